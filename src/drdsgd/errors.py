@@ -1,8 +1,8 @@
-"""The two ways a run ends early that are not bugs."""
+"""The ways a run ends early that are not bugs."""
 
 from __future__ import annotations
 
-__all__ = ["Diverged", "InputError"]
+__all__ = ["Diverged", "InputError", "Interrupted"]
 
 
 class InputError(ValueError):
@@ -19,3 +19,7 @@ class Diverged(ArithmeticError):
         super().__init__(message)
         self.round = round
         self.device = device
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was asked to stop, and left a checkpoint after its last whole round."""

@@ -1,0 +1,42 @@
+"""Named algorithms: an objective with an optimizer, one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drdsgd import optimizers
+from drdsgd.objectives import Objective, erm, kl_dro
+from drdsgd.optimizers import GossipOptimizer, Schedule
+
+__all__ = ["Algorithm", "dr_dsgd", "dsgd"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What to minimise, and how: any objective goes with any optimizer.
+
+    >>> Algorithm(kl_dro(mu=6), optimizers.dsgd(0.1)).objective.weigh is not None
+    True
+    """
+
+    objective: Objective
+    optimizer: GossipOptimizer
+    name: str = "your algorithm"
+
+
+def dsgd(eta: float | Schedule) -> Algorithm:
+    """Decentralized SGD (Algorithm 1 of the paper; Lian et al., NeurIPS 2017; Yuan, Ling and Yin, 2016).
+
+    >>> isinstance(dsgd(eta=0.1), Algorithm)
+    True
+    """
+    return Algorithm(erm(), optimizers.dsgd(eta), "DSGD")
+
+
+def dr_dsgd(eta: float | Schedule, mu: float, loss_clip: float | None = None) -> Algorithm:
+    """Distributionally robust decentralized SGD (Algorithm 2; Ben Issaid, Elgabli and Bennis, TMLR 2022).
+
+    >>> isinstance(dr_dsgd(eta=0.1, mu=6.0), Algorithm)
+    True
+    """
+    return Algorithm(kl_dro(mu, loss_clip), optimizers.dsgd(eta), f"DR-DSGD with mu = {mu:g}")

@@ -1,0 +1,328 @@
+"""The command line. It parses, calls the library, and prints; what it says of mistakes is one line, exit status 2."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drdsgd.errors import Diverged, InputError, Interrupted
+from drdsgd.options import OPTIONS, parse, spelling
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from drdsgd.records import Record
+    from drdsgd.study import Study
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="drdsgd",
+    help="Train one model over a graph of devices, without a server, good for the worst-off device.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Which data sets are here, and how to get the others.", invoke_without_command=True)
+app.add_typer(data_app, name="data")
+
+Out = Annotated[Path | None, typer.Option("--out", help="folder for what comes out")]
+# the demo: the paper's step and batch size on the embedded digits, small enough for a minute
+DEMO = {"dataset": "digits", "devices": 10, "rounds": 300, "mu": 2.0}
+Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out, exactly")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program `drdsgd`."""
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    """Run a command; everything that is not a bug ends in one line and an exit status."""
+    try:
+        result = app(args=arguments, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.TyperException as error:
+        # typer's own explanation takes many lines
+        return _say(2, error.format_message())
+    except InputError as error:
+        return _say(2, str(error))
+    except Diverged as error:
+        return _say(1, str(error))
+    except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
+        return _say(130, str(error) or "interrupted")
+    except BrokenPipeError:  # the reader of our output went away, as in `drdsgd graph | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(2, f"{where}{error.strerror or error}; check the path, its permissions and the space on the disk")
+
+
+def _say(status: int, message: str) -> int:
+    print("drdsgd:", " ".join(message.split()), file=sys.stderr)
+    return status
+
+
+_METAVAR = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
+
+
+def _experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command every option of an experiment; those that a user sets arrive as the dictionary `given`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_options(*arguments: Any, **values: Any) -> Any:
+            texts = {name: values.pop(name) for name in OPTIONS if name in values and name not in without}
+            given = {name: parse(name, text) for name, text in texts.items() if text is not None}
+            return command(*arguments, **values, given=given)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        options = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[
+                    # as text: `parse` says more of a wrong number than typer does
+                    str | None, typer.Option(spelling(name), metavar=_METAVAR[option.type], help=option.help)
+                ],
+            )
+            for name, option in OPTIONS.items()
+            if name not in without
+        ]
+        with_options.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        with_options.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
+        return with_options
+
+    return decorate
+
+
+@app.command()
+@_experiment_options()
+def train(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.toml]", help="an experiment; options override it")
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """One run into a folder; --resume continues it."""
+    from drdsgd import experiment, records, report
+    from drdsgd.runs import run
+    from drdsgd.training import Progress
+
+    fields = {**(_load(file) if file else {}), **given}
+    if resume:
+        if out is None:
+            raise InputError("--resume: say which run with --out DIR")
+        config = records.Folder(out).config
+        if not config.exists():
+            raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
+        fields = {**experiment.load(config), **fields}
+    e = experiment.Experiment(**fields)
+    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
+
+    from drdsgd.progress import bar
+
+    with bar(_console(stderr=True), f"{e.algorithm}, {e.dataset}", e.rounds) as advance:
+        note = ""
+
+        def watch(progress: Progress) -> None:
+            nonlocal note
+            if progress.metrics is not None:
+                accuracy = progress.metrics.consensus
+                note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
+            advance(progress.state.t, note)
+
+        try:
+            record = run(e, folder, resume=resume, watch=watch)
+        except Interrupted as stopped:
+            raise Interrupted(f"{stopped}; continue with: drdsgd train --resume --out {folder}") from None
+    _show([record])
+    print(f"report: {report.write([folder], folder / 'report.html')}")
+
+
+@app.command()
+@_experiment_options(without=["algorithm", "seed"])
+def compare(
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--algorithm", help="repeat for each; own settings as dr-dsgd:mu=3,eta=0.1; default dsgd, dr-dsgd"
+        ),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 3")] = None,
+    out: Out = None,
+    resume: Resume = False,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Several algorithms, paired seeds, one table and one report."""
+    from drdsgd import study
+
+    if resume:
+        if out is None:
+            raise InputError("--resume: say which comparison with --out DIR")
+        stored = study.load(out / "study.toml")
+        plan = study.Study(
+            tuple(algorithm or stored.algorithms), _seeds(seeds) if seeds else stored.seeds, {**stored.options, **given}
+        )
+    else:
+        plan = study.Study(tuple(algorithm or ("dsgd", "dr-dsgd")), _seeds(seeds or "3"), given)
+    _compare(plan, out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare", resume, "compare --resume")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder for what comes out")] = Path("runs/demo"),
+    seeds: Annotated[str, typer.Option("--seeds", help="how many, or which as 0,3,7")] = "3",
+) -> None:
+    """The main job on the embedded data: DR-DSGD against DSGD, a table and a report."""
+    from drdsgd.study import Study
+
+    plan = Study(("dsgd", "dr-dsgd"), _seeds(seeds), dict(DEMO))
+    # a second `demo` shows the first one's runs again, and one that was stopped goes on
+    _compare(plan, out, resume=(out / "study.toml").exists(), again="demo")
+
+
+@app.command()
+@_experiment_options(without=[name for name in OPTIONS if name not in ("devices", "graph", "p", "seed", "rounds")])
+def graph(
+    out: Annotated[Path, typer.Option("--out", help="the picture: .png, .svg or .pdf")] = Path("graph.png"),
+    *,
+    given: dict[str, Any],
+) -> None:
+    """A graph: picture, degrees, rho, and what the theory says of eta."""
+    from drdsgd import experiment, plots
+    from drdsgd.mixing import metropolis_matrix, rho
+
+    e = experiment.Experiment(**given)
+    g = experiment.make_graph(e)
+    degrees = sorted(degree for _, degree in g.degree)
+    K, T, r = e.devices, e.rounds, rho(metropolis_matrix(g))
+    rows = {
+        "devices K": f"{K}",
+        "edges": f"{g.number_of_edges()}",
+        "degrees": f"{degrees[0]} to {degrees[-1]}, mean {sum(degrees) / K:.2f}",
+        "rho": f"{r:.6f}",
+        "spectral gap 1 - sqrt(rho)": f"{1 - r**0.5:.6f}",
+        f"eta = sqrt(K / T), T = {T}": f"{(K / T) ** 0.5:.4f}",
+        f"B = sqrt(K T), T = {T}": f"{(K * T) ** 0.5:.1f}",
+        "picture": str(plots.network(g, out)),
+    }
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+
+
+@data_app.callback()
+def data(context: typer.Context) -> None:
+    """Which data sets are here, with sizes and checksums."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from drdsgd.data import available
+
+    table = Table("data set", "train", "test", "size", "checksums")
+    table.add_column("where", overflow="fold")
+    for one in available():
+        size = f"{one.bytes / 1e6:.1f} MB" if one.bytes else "-"
+        where = str(one.where or ("scikit-learn" if one.state == "embedded" else f"drdsgd data get {one.name}"))
+        table.add_row(one.name, f"{one.train}", f"{one.test}", size, one.state, where)
+    table.add_row("synthetic", "any", "any", "-", "made from the seed", "--dataset synthetic")
+    table.add_row("your own", "any", "any", "-", "-", "--dataset FOLDER, with one .npz file per device")
+    _console().print(table)
+
+
+@data_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10")],
+    to: Annotated[Path | None, typer.Option("--data-dir", help="folder to put it in; default the user's cache")] = None,
+) -> None:
+    """Fetch a data set, check it, and put it where it is looked for."""
+    from drdsgd import fetch
+    from drdsgd.progress import bar
+
+    with bar(_console(stderr=True), f"fetching {name}", None) as advance:
+        folder = fetch.get(name, to, progress=lambda label, done, total: advance(done, label, total))
+    print(f"{name} is in {folder}, checksums right")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs or comparisons")],
+    out: Annotated[Path | None, typer.Option("--out", help="the page; default DIR/report.html")] = None,
+) -> None:
+    """A self-contained HTML page of runs."""
+    from drdsgd import report as reports
+
+    _show(reports.find_runs(runs))
+    print(f"report: {reports.write(runs, out or runs[0] / 'report.html')}")
+
+
+def _compare(plan: Study, out: Path, resume: bool, again: str) -> None:
+    """Run a study with one bar for all its runs; then the table, the picture and the report."""
+    from drdsgd import plots, report, study
+    from drdsgd.progress import bar
+    from drdsgd.training import Progress
+
+    cells = plan.cells(out)
+    before = {cell.path: sum(other.experiment.rounds for other in cells[:k]) for k, cell in enumerate(cells)}
+    with bar(_console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
+
+        def watch(cell: study.Cell, progress: Progress) -> None:
+            advance(before[cell.path] + progress.state.t, f"{cell.label}, seed {cell.experiment.seed}")
+
+        try:
+            records = study.compare(plan, out, resume=resume, watch=watch)
+        except Interrupted as stopped:
+            raise Interrupted(f"{stopped}; continue with: drdsgd {again} --out {out}") from None
+    _show(records)
+    print(f"picture: {plots.curves(report.groups(records), out / 'curves.png')}")
+    print(f"report: {report.write([out], out / 'report.html')}")
+
+
+def _show(records: Sequence[Record]) -> None:
+    """The table of runs on the terminal, and what went wrong with those that diverged."""
+    from drdsgd import report
+
+    _console().print(report.rich_table(report.table(report.groups(records))))
+    for record in records:
+        if record.status == "diverged":
+            print(f"{record.path}: {record.message}")
+
+
+def _load(file: Path) -> dict[str, Any]:
+    from drdsgd import experiment
+
+    return experiment.load(file)
+
+
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """`3` is 0, 1, 2; `4,7` is just these."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds {text}: give how many, such as 3, or which, such as 0,3,7") from None
+    chosen = tuple(range(numbers[0])) if len(numbers) == 1 else tuple(numbers)
+    if not chosen or min(chosen) < 0 or len(set(chosen)) != len(chosen):
+        raise InputError(f"--seeds {text}: give at least one, each once, none below 0")
+    return chosen

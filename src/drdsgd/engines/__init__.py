@@ -1,0 +1,34 @@
+"""Engines: the only thing that crosses devices.
+
+An engine knows which devices (rows of theta) live in this process, and mixes. Nothing else in the package knows
+where a device lives.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["Engine", "Mix"]
+
+
+class Mix(Protocol):
+    """One round's gossip: `mix(x [n, ...]) -> W_t x`, for this process's rows."""
+
+    t: int
+    floats_sent: int
+    """Numbers sent over all links of the whole network so far in this round."""
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+
+class Engine(Protocol):
+    """Which of the K devices live here (`rows` [n]), and their gossip: `mix(t)` for round t."""
+
+    K: int
+
+    @property
+    def rows(self) -> Tensor: ...
+
+    def mix(self, t: int) -> Mix: ...

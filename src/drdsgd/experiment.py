@@ -1,0 +1,295 @@
+"""Experiment: a frozen, validated, complete description of a run, and how it becomes graph, data, model, algorithm.
+
+`Experiment(...)` fills in every default, so that what is written down (config.toml) gives the same run again. A
+field that does nothing in a setting (mu with DSGD) stays empty, and is refused if somebody sets it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from drdsgd.errors import InputError
+from drdsgd.options import DATASETS, GRAPHS, OPTIONS, SCHEDULES, spelling, unknown
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from torch import nn
+
+    from drdsgd.algorithms import Algorithm
+    from drdsgd.data import Devices
+    from drdsgd.optimizers import Schedule
+
+__all__ = ["Experiment", "load", "make_algorithm", "make_data", "make_graph", "make_model", "make_schedule"]
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Experiment(BaseModel):
+    """One run. Fields left out get their default, which the run's config.toml then states.
+
+    >>> experiment = Experiment(algorithm="dr-dsgd", devices=25, rounds=300)
+    >>> round(experiment.eta, 4), experiment.batch_size, experiment.mu
+    (0.2887, 87, 6.0)
+    >>> Experiment(rounds=0)
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: --rounds 0: input should be greater than or equal to 1 (communication rounds T; ...)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    algorithm: Literal["dsgd", "dr-dsgd"] = "dr-dsgd"
+    dataset: str = "digits"
+    data_dir: str | None = None
+    model: str
+    devices: Annotated[int, Field(ge=2)]
+    rounds: Count = 300
+    batch_size: Count
+    eta: Annotated[float, Field(gt=0, le=1e6)]
+    eta_schedule: str = "constant"
+    mu: Positive | None = None
+    loss_clip: Positive | None = None
+    graph: str = "erdos-renyi"
+    p: Annotated[float, Field(gt=0, le=1)] | None = None
+    partition: Literal["shards", "dirichlet", "iid"] | None = None
+    shards: Count | None = None
+    alpha: Positive | None = None
+    heterogeneity: Annotated[float, Field(ge=0)] | None = None
+    scaling: Literal["unit", "standard"] | None = None
+    reference: Literal["samples", "uniform"] = "samples"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    eval_every: Count = 10
+    checkpoint_every: Count
+    execution: Literal["auto", "batched", "loop"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
+    threads: Count
+
+    def __init__(self, **fields: Any) -> None:
+        given = {key: value for key, value in fields.items() if value is not None}
+        try:
+            super().__init__(**_with_defaults(given))
+        except ValidationError as error:
+            raise _explain(error) from None
+
+    def to_toml(self) -> str:
+        """The complete config as TOML; `load` reads it back."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    def replace(self, **changes: Any) -> Experiment:
+        """The same experiment with some fields changed; defaults that depend on them stay as they are."""
+        return Experiment(**{**self.model_dump(), **changes})
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The fields in a TOML file, for `Experiment(**fields)`."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {' '.join(str(error).split())}") from None
+
+
+# Fields that mean something only in some settings: (when, in words; whether; the default there)
+_CONDITIONAL: dict[str, tuple[str, Callable[[dict[str, Any]], bool], Any]] = {
+    "mu": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", 6.0),
+    "loss_clip": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", None),
+    "p": ("--graph erdos-renyi", lambda e: e["graph"] == "erdos-renyi", 0.3),
+    "heterogeneity": ("--dataset synthetic", lambda e: e["dataset"] == "synthetic", 1.0),
+    "scaling": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "unit"),
+    "partition": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "shards"),
+    "shards": ("--partition shards", lambda e: e.get("partition") == "shards", 2),
+    "alpha": ("--partition dirichlet", lambda e: e.get("partition") == "dirichlet", 0.5),
+}
+
+
+def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """All fields, with the defaults that depend on others; leaves wrong values to the validation."""
+    fields = {name: f.default for name, f in Experiment.model_fields.items() if not f.is_required()}
+    fields = {name: value for name, value in (fields | given).items() if value is not None}
+    for name, (setting, applies, default) in _CONDITIONAL.items():
+        if applies(fields):
+            if default is not None:
+                fields.setdefault(name, default)
+        elif name in fields:
+            raise InputError(f"{spelling(name)} {fields[name]} does nothing here: it needs {setting}; leave it out")
+    if "model" not in fields:
+        fields["model"] = {"cifar10": "cnn", "synthetic": "logistic"}.get(fields["dataset"], "mlp")
+    if "devices" not in fields:
+        fields["devices"] = _devices(fields)
+    if isinstance(fields["devices"], int) and isinstance(fields["rounds"], int):
+        K, T = max(fields["devices"], 1), max(fields["rounds"], 1)
+        fields.setdefault("eta", math.sqrt(K / T))
+        fields.setdefault("batch_size", max(1, round(math.sqrt(K * T))))
+    fields.setdefault("checkpoint_every", fields["eval_every"])
+    fields.setdefault("threads", os.cpu_count() or 1)
+    return fields
+
+
+def _devices(fields: dict[str, Any]) -> int:
+    """K where nobody says it: as many as the graph file has nodes, or the data folder files, else 10."""
+    if str(fields["graph"]) not in GRAPHS:
+        from drdsgd import graphs
+
+        return int(graphs.from_file(Path(fields["graph"])).number_of_nodes())
+    if str(fields["dataset"]) not in DATASETS:
+        return len(list(Path(fields["dataset"]).glob("*.npz"))) or 10
+    return 10
+
+
+def _explain(error: ValidationError) -> InputError:
+    """The first thing that is wrong, in one line: option, value, what is wrong, what it is for."""
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        return InputError(f"the key '{name}' is {unknown(name, list(OPTIONS))}")
+    if first["type"] == "missing":
+        # its default could not be worked out because a field that it depends on is wrong, which comes first
+        return InputError(f"{spelling(name)} is missing")
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return InputError(f"{spelling(name)} {first['input']}: {message} ({OPTIONS[name].help})")
+
+
+def make_graph(e: Experiment) -> nx.Graph:
+    """The experiment's graph: a kind, drawn from the seed where it is random, or a file."""
+    from drdsgd import graphs
+
+    if e.graph == "erdos-renyi":
+        assert e.p is not None
+        return graphs.erdos_renyi(e.devices, e.p, seed=e.seed)
+    if e.graph == "geometric":
+        return graphs.geometric(e.devices, seed=e.seed)
+    kinds: dict[str, Callable[[int], nx.Graph]] = {
+        "ring": graphs.ring,
+        "grid": graphs.grid,
+        "torus": graphs.torus,
+        "complete": graphs.complete,
+        "star": graphs.star,
+    }
+    if e.graph in kinds:
+        return kinds[e.graph](e.devices)
+    if not Path(e.graph).exists():
+        raise InputError(f"--graph {e.graph}: {unknown(e.graph, GRAPHS)} and there is no such file")
+    return graphs.check(graphs.from_file(Path(e.graph)), e.devices)
+
+
+def make_data(e: Experiment) -> Devices:
+    """What every device holds: the data set, dealt to the devices by the partition."""
+    from drdsgd import data, partition
+
+    folder = Path(e.data_dir) if e.data_dir else None
+    if e.dataset == "synthetic":
+        assert e.heterogeneity is not None
+        return data.synthetic(e.devices, heterogeneity=e.heterogeneity, seed=e.seed)
+    if e.dataset not in DATASETS:
+        if not Path(e.dataset).is_dir():
+            raise InputError(f"--dataset {e.dataset}: {unknown(e.dataset, DATASETS)} and there is no such folder")
+        devices = data.from_folder(Path(e.dataset))
+        if e.devices != devices.K:
+            raise InputError(f"--devices {e.devices}: the folder {e.dataset} holds data for {devices.K} devices")
+        return devices
+    dataset = {
+        "digits": lambda: data.digits(),
+        "fashion-mnist": lambda: data.fashion_mnist(folder),
+        "cifar10": lambda: data.cifar10(folder),
+    }[e.dataset]()
+    labels, test_labels = dataset.y_train.numpy(), dataset.y_test.numpy()
+    if e.partition == "shards":
+        assert e.shards is not None
+        parts = partition.shards(labels, e.devices, e.shards, seed=e.seed)
+    elif e.partition == "dirichlet":
+        assert e.alpha is not None
+        parts = partition.dirichlet(labels, e.devices, e.alpha, seed=e.seed)
+    else:
+        parts = partition.iid(labels, e.devices, seed=e.seed)
+    assert e.scaling is not None
+    return data.deal(dataset, parts, partition.match(parts, labels, test_labels), e.scaling)
+
+
+def make_model(e: Experiment, data: Devices) -> nn.Module:
+    """The model that all devices start from; its initial parameters come from the seed."""
+    import torch
+
+    from drdsgd import models
+
+    kind, _, detail = e.model.partition(":")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(e.seed)
+        if kind == "mlp":
+            try:
+                hidden = [int(width) for width in detail.split(",")] if detail else [128, 64]
+            except ValueError:
+                raise InputError(f"--model {e.model}: write the hidden layers as mlp:64,32") from None
+            model: nn.Module = models.mlp(data.shape, data.classes, hidden)
+        elif e.model == "cnn":
+            model = models.cnn(data.shape, data.classes)
+        elif e.model == "logistic":
+            model = models.logistic(data.shape, data.classes)
+        else:
+            model = _from_factory(e.model, data)
+    return model.to(device=e.device, dtype=getattr(torch, e.dtype))
+
+
+def _from_factory(name: str, data: Devices) -> nn.Module:
+    """`package.module:factory` called as factory(shape, classes)."""
+    from torch import nn
+
+    module, _, factory = name.partition(":")
+    if not factory:
+        raise InputError(
+            f"--model {name}: {unknown(name, ('mlp', 'cnn', 'logistic'))}; your own is package.module:factory"
+        )
+    try:
+        make = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"--model {name}: {error}") from error
+    model = make(tuple(data.shape), data.classes)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"--model {name}: {factory}(shape, classes) gave a {type(model).__name__}, not an nn.Module")
+    return model
+
+
+def make_schedule(e: Experiment) -> float | Schedule:
+    """eta, or eta as a function of the round: `linear:0.1` ends at a tenth of eta."""
+    from drdsgd import optimizers
+
+    kind, _, number = e.eta_schedule.partition(":")
+    if kind not in SCHEDULES:
+        raise InputError(f"--eta-schedule {e.eta_schedule}: {unknown(kind, SCHEDULES)}")
+    try:
+        value = float(number) if number else None
+    except ValueError:
+        raise InputError(f"--eta-schedule {e.eta_schedule}: '{number}' is not a number; write {kind}:0.1") from None
+    if kind == "constant":
+        if value is not None:
+            raise InputError(f"--eta-schedule {e.eta_schedule}: constant takes no number; set --eta")
+        return e.eta
+    if kind == "exponential":
+        if value is None:
+            raise InputError("--eta-schedule exponential: say how fast, for example exponential:0.99 per round")
+        return optimizers.exponential(e.eta, value)
+    if value is not None and not 0 <= value <= 1:
+        raise InputError(f"--eta-schedule {e.eta_schedule}: the end must be a part of eta, in [0, 1]")
+    decay = optimizers.linear if kind == "linear" else optimizers.cosine
+    return decay(e.eta, e.rounds, value or 0.0)
+
+
+def make_algorithm(e: Experiment) -> Algorithm:
+    """The algorithm with the experiment's eta, mu and clip."""
+    from drdsgd import algorithms
+
+    if e.algorithm == "dsgd":
+        return algorithms.dsgd(make_schedule(e))
+    assert e.mu is not None
+    return algorithms.dr_dsgd(make_schedule(e), e.mu, e.loss_clip)

@@ -1,0 +1,176 @@
+"""nn.Module <-> rows of theta.
+
+All models of a network are the rows of one tensor `theta [n, d]`. Mixing, norms, checkpoints and messages are
+then one line each. A parameter of all n models is a view into theta, without a copy.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from drdsgd.errors import InputError
+
+__all__ = ["Execution", "Flat", "Loss", "LossAndGrad", "choose_execution", "loss_and_grad"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+LossAndGrad = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Execution = Literal["batched", "loop"]
+
+
+class Flat:
+    """A module as a function of a row of theta; `d` is the row's length.
+
+    Parameters that require a gradient make up the row, in the order of `named_parameters`; the others, and
+    buffers, are constants that all devices share.
+
+    >>> flat = Flat(nn.Linear(3, 2))
+    >>> flat.d, flat.row().shape
+    (8, torch.Size([8]))
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not parameters:
+            raise InputError(f"the model {type(module).__name__} has no parameter to train")
+        self.dtype, self.device = parameters[0][1].dtype, parameters[0][1].device
+        for name, p in parameters:
+            if p.dtype != self.dtype or not p.dtype.is_floating_point:
+                raise InputError(
+                    f"the model's parameters must share one float type: {parameters[0][0]} is {self.dtype}, "
+                    f"{name} is {p.dtype}; call model.float()"
+                )
+        self.names = [name for name, _ in parameters]
+        self.shapes = [p.shape for _, p in parameters]
+        self.sizes = [p.numel() for _, p in parameters]
+        self.d = sum(self.sizes)
+
+    def row(self) -> Tensor:
+        """The module's parameters as one row [d]."""
+        parameters = dict(self.module.named_parameters())
+        return torch.cat([parameters[name].detach().flatten() for name in self.names])
+
+    def views(self, theta: Tensor) -> dict[str, Tensor]:
+        """Zero-copy views of the parameters: name -> [..., *shape] of theta [..., d].
+
+        >>> Flat(nn.Linear(3, 2)).views(torch.zeros(5, 8))["weight"].shape
+        torch.Size([5, 2, 3])
+        """
+        parts = theta.split(self.sizes, dim=-1)
+        return {
+            name: part.view(*theta.shape[:-1], *shape)
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+    def apply(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        """The module's output on x with these parameters."""
+        output: Tensor = functional_call(self.module, parameters, (x,))
+        return output
+
+    def forward(self, theta: Tensor, x: Tensor, execution: Execution = "batched") -> Tensor:
+        """Every device's own model on its own samples: theta [n, d], x [n, m, ...] -> [n, m, ...]."""
+        if execution == "batched":
+            return vmap(self.apply)(self.views(theta), x)
+        return torch.stack([self.apply(self.views(row), xi) for row, xi in zip(theta, x, strict=True)])
+
+    def to_module(self, row: Tensor) -> nn.Module:
+        """An ordinary module of its own with the parameters of a row [d]."""
+        module = copy.deepcopy(self.module)
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, value in self.views(row).items():
+                parameters[name].copy_(value)
+        return module
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a model whose training is not a pure function of parameters and batch; x [m, ...] is a sample.
+
+        Buffers that a forward pass changes (BatchNorm) would be neither mixed nor sent, and random layers
+        (Dropout) would make a round depend on more than (seed, device, round).
+        """
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training and layer.p > 0:
+                raise InputError(
+                    f"the model's layer '{name}' ({type(layer).__name__}) is random, so runs could not be repeated "
+                    "or resumed exactly; remove it, or set its p to 0"
+                )
+        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
+        with torch.no_grad():
+            try:
+                functional_call(self.module, buffers, (x,))
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(
+                    f"the model {type(self.module).__name__} does not take the data (one sample is "
+                    f"{tuple(x.shape[1:])}): {reason}"
+                ) from error
+        for name, before in self.module.named_buffers():
+            if not torch.equal(before, buffers[name]):
+                owner = self.module.get_submodule(name.rpartition(".")[0])
+                raise InputError(
+                    f"the model's layer '{name.rpartition('.')[0]}' ({type(owner).__name__}) changes its buffer "
+                    f"'{name}' in training, which gossip does not average; use nn.GroupNorm instead"
+                )
+
+
+def loss_and_grad(flat: Flat, loss: Loss, execution: Execution = "batched") -> LossAndGrad:
+    """`(theta [n, d], x [n, B, ...], y [n, B]) -> (g [n, d], loss [n])`: each device's mean loss and its gradient.
+
+    "batched" runs all devices as batched tensor operations; "loop" one device after the other, for models that
+    `torch.func.vmap` can't take, and where a loop is faster (convolutions on a CPU).
+
+    >>> gradient = loss_and_grad(Flat(nn.Linear(2, 3)), nn.functional.cross_entropy)
+    >>> g, l = gradient(torch.zeros(4, 9), torch.ones(4, 5, 2), torch.zeros(4, 5, dtype=torch.int64))
+    >>> g.shape, l.shape
+    (torch.Size([4, 9]), torch.Size([4]))
+    """
+
+    def one(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(flat.apply(parameters, x), y)
+
+    def differentiate(
+        function: Callable[..., Tensor], theta: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        # the views are the leaves: cheaper than going back through the split of theta
+        leaves = {name: view.detach().requires_grad_() for name, view in flat.views(theta).items()}
+        losses = function(leaves, x, y)
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        return list(gradients), losses.detach()
+
+    def batched(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        gradients, losses = differentiate(vmap(one), theta, x, y)
+        return torch.cat([g.flatten(1) for g in gradients], dim=1), losses
+
+    def loop(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        g, losses = torch.empty_like(theta), theta.new_empty(len(theta))
+        for i in range(len(theta)):
+            gradients, losses[i] = differentiate(one, theta[i], x[i], y[i])
+            torch.cat([part.flatten() for part in gradients], out=g[i])
+        return g, losses
+
+    return batched if execution == "batched" else loop
+
+
+def choose_execution(flat: Flat, x: Tensor) -> Execution:
+    """The faster way that works for this model: "batched", but "loop" for convolutions and where vmap can't.
+
+    A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
+    convolutions one after another.
+
+    >>> choose_execution(Flat(nn.Linear(2, 2)), torch.zeros(3, 4, 2))
+    'batched'
+    """
+    if flat.device.type == "cpu" and any(isinstance(m, nn.modules.conv._ConvNd) for m in flat.module.modules()):
+        return "loop"
+    theta = flat.row().expand(len(x), -1)
+    try:
+        flat.forward(theta, x, "batched")
+    except (RuntimeError, ValueError, NotImplementedError):
+        return "loop"
+    return "batched"

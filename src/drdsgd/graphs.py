@@ -1,0 +1,500 @@
+"""Graphs of devices: K -> an undirected, simple, connected networkx graph on the nodes 0 .. K-1.
+
+An edge is a link over which two devices exchange models; nobody is a server, so only a connected graph
+lets every device hear of every other. The random kinds are sampled again until they are connected.
+
+Erdos and Renyi, "On random graphs I", 1959 (connected with high probability above p = ln K / K).
+Gupta and Kumar, "Critical power for asymptotic connectivity in wireless networks", 1998 (geometric graphs
+connect at the radius where pi r^2 = ln K / K).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import warnings
+from collections.abc import Callable, Collection
+from itertools import count
+from numbers import Integral
+from pathlib import Path
+from xml.parsers import expat
+
+import networkx as nx
+import numpy as np
+
+from drdsgd.errors import InputError
+
+__all__ = [
+    "check",
+    "complete",
+    "erdos_renyi",
+    "from_file",
+    "geometric",
+    "grid",
+    "layout",
+    "random_regular",
+    "ring",
+    "star",
+    "torus",
+]
+
+Positions = dict[int, tuple[float, float]]
+
+_TRIES = 1000
+
+
+# ---------------------------------------------------------------- random kinds
+
+
+def erdos_renyi(K: int, p: float, seed: int = 0) -> nx.Graph:
+    """Every pair of devices is linked with probability p, given that the graph is connected.
+
+    >>> graph = erdos_renyi(10, 0.3, seed=1)
+    >>> graph.number_of_nodes(), nx.is_connected(graph)
+    (10, True)
+    """
+    K = _devices(K)
+    if not 0 < p <= 1:
+        raise InputError(f"p must lie in (0, 1], got {p!r}: it is the probability of a link, such as 0.3")
+    graph = _until_connected(
+        # the same distribution as nx.erdos_renyi_graph, but in time of the edges, not of the pairs
+        lambda s: nx.fast_gnp_random_graph(K, p, seed=s),
+        seed,
+        hopeless=_hopeless(K, p),
+    )
+    if graph is None:
+        raise InputError(
+            f"no connected Erdos-Renyi graph found with K={K}, p={p} in {_TRIES} tries: "
+            f"raise p above ln K / K = {math.log(K) / K:.3g}"
+        )
+    return _of_kind("erdos_renyi", graph)
+
+
+def geometric(K: int, radius: float | None = None, seed: int = 0) -> nx.Graph:
+    """Devices at random places of the unit square, linked when at most `radius` apart; node attribute `pos`.
+
+    The default radius has twice the area of the connectivity threshold, r = sqrt(2 ln K / (pi K)), at most
+    sqrt(2). That is sparse, and still connected in 30 % of the draws or more for any K.
+
+    >>> graph = geometric(25, seed=1)
+    >>> x, y = graph.nodes[0]["pos"]
+    >>> nx.is_connected(graph), 0 <= x <= 1
+    (True, True)
+    """
+    K = _devices(K)
+    if radius is None:
+        radius = min(math.sqrt(2 * math.log(K) / (math.pi * K)), math.sqrt(2))
+    if not 0 < radius < math.inf:
+        raise InputError(f"radius must be a positive number, got {radius!r}: the unit square has diagonal 1.414")
+    graph = _until_connected(
+        lambda s: nx.random_geometric_graph(K, radius, seed=s),
+        seed,
+        hopeless=_hopeless(K, math.pi * radius**2),
+    )
+    if graph is None:
+        raise InputError(
+            f"no connected geometric graph found with K={K}, radius={radius} in {_TRIES} tries: "
+            f"raise radius above sqrt(ln K / (pi K)) = {math.sqrt(math.log(K) / (math.pi * K)):.3g}"
+        )
+    for _, data in graph.nodes(data=True):
+        data["pos"] = (float(data["pos"][0]), float(data["pos"][1]))
+    return _of_kind("geometric", graph)
+
+
+def random_regular(K: int, degree: int, seed: int = 0) -> nx.Graph:
+    """Every device has the same number of links, to random others.
+
+    >>> graph = random_regular(10, 3, seed=1)
+    >>> {d for _, d in graph.degree()}
+    {3}
+    """
+    K = _devices(K)
+    degree = _whole("degree", degree, 1)
+    if degree >= K:
+        raise InputError(f"degree must be below K={K}, got {degree}: a device has at most K-1 neighbours")
+    if K * degree % 2:
+        raise InputError(f"K * degree must be even, got K={K}, degree={degree}: change one of them by one")
+    if degree == 1 and K > 2:
+        raise InputError(f"degree 1 connects two devices only, got K={K}: use a degree of at least 2")
+
+    def sample(s: int) -> nx.Graph:
+        # networkx is slow on nearly complete graphs; their complements are sparse and as uniform
+        if 2 * degree >= K:
+            return nx.complement(nx.random_regular_graph(K - 1 - degree, K, seed=s))
+        return nx.random_regular_graph(degree, K, seed=s)
+
+    graph = _until_connected(sample, seed)
+    if graph is None:
+        raise InputError(
+            f"no connected {degree}-regular graph found with K={K} in {_TRIES} tries: use degree 3 or more"
+        )
+    return _of_kind("random_regular", graph)
+
+
+# ----------------------------------------------------------------- fixed kinds
+
+
+def ring(K: int) -> nx.Graph:
+    """Device i is linked to i-1 and i+1 modulo K (two devices: one link).
+
+    >>> sorted(ring(4).edges)
+    [(0, 1), (0, 3), (1, 2), (2, 3)]
+    """
+    return _of_kind("ring", nx.cycle_graph(_devices(K)))
+
+
+def grid(K: int) -> nx.Graph:
+    """A rows x columns lattice, rows * columns = K, as square as K allows; device = row * columns + column.
+
+    >>> graph = grid(6)  # 2 x 3
+    >>> sorted(graph[0]), sorted(graph[4])
+    ([1, 3], [1, 3, 5])
+    """
+    K = _devices(K)
+    rows = 1 if K <= 3 else _rows(K, least=2)
+    if rows is None:
+        raise InputError(f"a grid needs K = rows * columns, but K={K} is prime: use K={_nearest(K, least=2)}")
+    return _lattice_graph("grid", rows, K // rows, periodic=False)
+
+
+def torus(K: int) -> nx.Graph:
+    """A grid whose rows and columns both close to rings: every device has exactly four neighbours.
+
+    >>> graph = torus(12)  # 3 x 4
+    >>> sorted(graph[0])
+    [1, 3, 4, 8]
+    """
+    K = _devices(K)
+    rows = _rows(K, least=3)
+    if rows is None:
+        raise InputError(
+            f"a torus needs K = rows * columns with both at least 3, got K={K}: use K={_nearest(K, least=3)}"
+        )
+    return _lattice_graph("torus", rows, K // rows, periodic=True)
+
+
+def complete(K: int) -> nx.Graph:
+    """Everyone is linked to everyone; with Metropolis weights this is exact averaging.
+
+    >>> complete(5).number_of_edges()
+    10
+    """
+    return _of_kind("complete", nx.complete_graph(_devices(K)))
+
+
+def star(K: int) -> nx.Graph:
+    """Device 0 is linked to all others, and they to nobody else.
+
+    >>> sorted(star(4).edges)
+    [(0, 1), (0, 2), (0, 3)]
+    """
+    return _of_kind("star", nx.star_graph(_devices(K) - 1))
+
+
+# ----------------------------------------------------------------------- files
+
+
+def from_file(path: str | os.PathLike[str]) -> nx.Graph:
+    """A graph from a file: `.graphml`, `.npy` (0/1 adjacency matrix), any other ending is an edge list.
+
+    An edge list has two node names per line, apart by a comma or blanks; # starts a comment. Nodes become
+    0 .. K-1, integers in numerical order, else by name; the attribute `name` keeps what the file says. Only
+    the links are read: weights are made by `mixing`, so a third column is ignored.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "three.csv")
+    ...     _ = path.write_text("oslo, rome  # the backbone\\nrome, bern")
+    ...     graph = from_file(path)
+    >>> dict(graph.nodes(data="name")), sorted(graph.edges)
+    ({0: 'bern', 1: 'oslo', 2: 'rome'}, [(0, 2), (1, 2)])
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the graph file {path}: {error.strerror or _first_line(error)}") from error
+    parse = {".graphml": _parse_graphml, ".npy": _parse_npy}.get(path.suffix.lower(), _parse_edges)
+    try:
+        return check(_of_kind("file", _numbered(parse(content))))
+    except InputError as error:
+        raise InputError(f"graph file {path}: {error}") from error
+
+
+def _parse_graphml(content: bytes) -> nx.Graph:
+    _refuse_doctype(content)
+    try:
+        with warnings.catch_warnings():
+            # they are about attributes and ports, which we do not read
+            warnings.simplefilter("ignore")
+            return nx.read_graphml(io.BytesIO(content))
+    except Exception as error:  # networkx lets whatever a malformed file provokes pass through
+        raise InputError(f"not readable as GraphML ({_first_line(error)}): check it with an XML tool") from error
+
+
+def _refuse_doctype(content: bytes) -> None:
+    """Entities are declared in a DOCTYPE, and a few lines of them can expand to gigabytes ("billion laughs").
+
+    Newer versions of expat limit that, older ones do not. GraphML has no use for a DOCTYPE.
+    """
+
+    def refuse(*_: object) -> None:
+        raise InputError("GraphML with a DOCTYPE is refused, as it can expand without bound: delete that line")
+
+    # expat decodes the file first, so no odd encoding hides the word from us
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(content, True)
+    except InputError:
+        raise
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two: an encoding it lacks
+        raise InputError(f"not readable as XML ({_first_line(error)}): is it GraphML?") from error
+
+
+def _parse_npy(content: bytes) -> nx.Graph:
+    try:
+        matrix = np.load(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # a damaged header ends in ValueError, EOFError, TokenError, ...
+        raise InputError(f"not readable as a NumPy array ({_first_line(error)}): write it with numpy.save") from error
+    if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "biuf":
+        raise InputError("must hold one array of numbers: write the adjacency matrix with numpy.save")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"the adjacency matrix must be square, got shape {matrix.shape}: give K rows and K columns")
+    bad = np.argwhere((matrix != 0) & (matrix != 1))
+    if len(bad):
+        i, j = bad[0].tolist()
+        raise InputError(f"the adjacency matrix must hold 0 and 1 only, got {matrix[i, j]} at [{i}, {j}]")
+    bad = np.argwhere(matrix != matrix.T)
+    if len(bad):
+        i, j = bad[0].tolist()
+        raise InputError(f"the adjacency matrix must be symmetric, but [{i}, {j}] differs from [{j}, {i}]")
+    return nx.from_numpy_array(matrix.astype(np.int64))
+
+
+def _parse_edges(content: bytes) -> nx.Graph:
+    try:
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"not readable as a text of edges ({_first_line(error)}): save it as UTF-8") from error
+    edges = (_edge(number, line) for number, line in enumerate(lines, start=1))
+    return nx.Graph([edge for edge in edges if edge is not None])
+
+
+def _edge(number: int, line: str) -> tuple[str, str] | None:
+    # what follows "{" are attributes as nx.write_edgelist writes them, and may hold commas and blanks
+    text = line.split("#", 1)[0].split("{", 1)[0].strip()
+    if not text:
+        return None
+    words = [word.strip() for word in text.split(",")] if "," in text else text.split()
+    # more columns are more likely an adjacency list or a table than an edge
+    if len(words) not in (2, 3) or not words[0] or not words[1]:
+        raise InputError(f"line {number} is not an edge: {line.strip()[:60]!r}; write two node names")
+    return words[0], words[1]
+
+
+def _numbered(graph: nx.Graph) -> nx.Graph:
+    """The same links (of the same class of graph, so that `check` sees what the file said) on 0 .. K-1."""
+    try:
+        names = sorted(graph, key=lambda name: (int(name), str(name)))
+    except ValueError:
+        names = sorted(graph, key=str)
+    number = {name: i for i, name in enumerate(names)}
+    numbered = graph.__class__()
+    numbered.add_nodes_from((i, {"name": str(name)}) for i, name in enumerate(names))
+    numbered.add_edges_from((number[u], number[v]) for u, v in graph.edges())
+    return numbered
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check(graph: nx.Graph, K: int | None = None) -> nx.Graph:
+    """The graph, if it is undirected, simple, connected and on the nodes 0 .. K-1; else an `InputError`.
+
+    A graph that lists its nodes in another order comes back as a copy in order, as matrices follow the order.
+
+    >>> list(check(nx.Graph([(2, 1), (1, 0)])))
+    [0, 1, 2]
+    >>> check(nx.Graph([(0, 1), (2, 3), (3, 4)]))
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: graph is not connected: it has 2 parts, and node 0 is in one of size 2; ...
+    """
+    if not isinstance(graph, nx.Graph):
+        raise InputError(f"graph must be a networkx.Graph, got {type(graph).__name__}: make one with drdsgd.graphs")
+    if graph.is_directed():
+        raise InputError("graph is directed, but devices exchange models both ways: use graph.to_undirected()")
+    if graph.is_multigraph():
+        raise InputError(f"graph is a multigraph{_parallel(graph)}: use networkx.Graph(graph)")
+    _check_nodes(graph, K)
+    for node, _ in nx.selfloop_edges(graph):
+        raise InputError(f"graph has a self-loop at {_label(graph, node)}: remove it, mixing makes the diagonal of W")
+    if not nx.is_connected(graph):
+        parts = sorted(nx.connected_components(graph), key=lambda part: (len(part), min(part)))
+        raise InputError(
+            f"graph is not connected: it has {len(parts)} parts, and {_label(graph, min(parts[0]))} "
+            f"is in one of size {len(parts[0])}; add links between the parts"
+        )
+    return _in_order(graph)
+
+
+def _check_nodes(graph: nx.Graph, K: int | None) -> None:
+    n = graph.number_of_nodes()
+    if n < 2:
+        raise InputError(f"graph needs at least 2 devices, got {n}: add nodes and links")
+    if K is not None and n != K:
+        raise InputError(f"graph has {n} nodes, but K={K}: make both the same")
+    strays = [node for node in graph if node not in range(n)]
+    if strays:
+        raise InputError(
+            f"graph must have the nodes 0..{n - 1}, got {strays[0]!r}: "
+            "use networkx.convert_node_labels_to_integers(graph)"
+        )
+
+
+def _parallel(graph: nx.MultiGraph) -> str:
+    """The first pair of nodes with more than one link, for a message."""
+    for u, v in graph.edges():
+        if graph.number_of_edges(u, v) > 1:
+            return f" (nodes {u!r} and {v!r} have {graph.number_of_edges(u, v)} links)"
+    return ""
+
+
+def _in_order(graph: nx.Graph) -> nx.Graph:
+    if list(graph) == list(range(len(graph))):
+        return graph
+    ordered = graph.__class__()
+    ordered.graph.update(graph.graph)
+    ordered.add_nodes_from((i, graph.nodes[i]) for i in range(len(graph)))
+    ordered.add_edges_from(graph.edges(data=True))
+    return ordered
+
+
+# --------------------------------------------------------------------- drawing
+
+
+def layout(graph: nx.Graph) -> Positions:
+    """Where to draw each node: its `pos`, the natural shape of its kind, or a fixed spring layout.
+
+    >>> layout(grid(4))
+    {0: (0.0, 0.0), 1: (1.0, 0.0), 2: (0.0, -1.0), 3: (1.0, -1.0)}
+    """
+    places = dict(graph.nodes(data="pos"))
+    if all(place is not None for place in places.values()):
+        return {node: (float(place[0]), float(place[1])) for node, place in places.items()}
+    natural = _NATURAL.get(graph.graph.get("kind", ""), _spring)
+    return natural(graph)
+
+
+def _circle(nodes: Collection[int]) -> Positions:
+    """Clockwise from the top."""
+    turn = 2 * math.pi / max(len(nodes), 1)
+    return {node: (math.sin(i * turn), math.cos(i * turn)) for i, node in enumerate(nodes)}
+
+
+def _wheel(graph: nx.Graph) -> Positions:
+    """Device 0 in the middle of a circle of the others."""
+    return {0: (0.0, 0.0)} | _circle([node for node in graph if node != 0])
+
+
+def _lattice(graph: nx.Graph) -> Positions:
+    columns = graph.graph["columns"]
+    return {node: (float(node % columns), float(-(node // columns))) for node in graph}
+
+
+def _doughnut(graph: nx.Graph) -> Positions:
+    """Rows are loops side by side around an annulus (on a plain lattice the wrapping links would hide)."""
+    columns = graph.graph["columns"]
+    rows = max(len(graph) // columns, 1)
+    places = {}
+    for node in graph:
+        inner = 2 * math.pi * (node % columns) / columns
+        outer = 2 * math.pi * (node // columns) / rows + 0.7 * math.pi / rows * math.sin(inner)
+        r = 2 + math.cos(inner)
+        places[node] = (r * math.sin(outer), r * math.cos(outer))
+    return places
+
+
+def _spring(graph: nx.Graph) -> Positions:
+    # a spring layout costs O(K^2) per iteration: 1000 nodes take one second with 10, and four with 50
+    if len(graph) > 2000:
+        return _circle(graph)
+    places = nx.spring_layout(graph, seed=0, iterations=50 if len(graph) <= 500 else 10)
+    return {node: (float(x), float(y)) for node, (x, y) in places.items()}
+
+
+_NATURAL: dict[str, Callable[[nx.Graph], Positions]] = {
+    "ring": _circle,
+    "complete": _circle,
+    "star": _wheel,
+    "grid": _lattice,
+    "torus": _doughnut,
+}
+
+
+# ----------------------------------------------------------------- small parts
+
+
+def _of_kind(kind: str, graph: nx.Graph) -> nx.Graph:
+    """Only `layout` and people read the kind; no algorithm does."""
+    graph.graph["kind"] = kind
+    return _in_order(graph)
+
+
+def _until_connected(sample: Callable[[int], nx.Graph], seed: int, *, hopeless: bool = False) -> nx.Graph | None:
+    """The first connected one of a bounded number of samples with independent seeds."""
+    seeds = np.random.SeedSequence(_whole("seed", seed, 0)).generate_state(_TRIES)
+    for s in [] if hopeless else seeds.tolist():
+        graph = sample(s)
+        if nx.is_connected(graph):
+            return graph
+    return None
+
+
+def _hopeless(K: int, p: float) -> bool:
+    """Whether P(connected) <= P(edges >= K-1) <= E[edges] / (K-1) = p K / 2 (Markov) is too small to try."""
+    return p * K / 2 < 1e-6
+
+
+def _lattice_graph(kind: str, rows: int, columns: int, *, periodic: bool) -> nx.Graph:
+    lattice = nx.grid_2d_graph(rows, columns, periodic=periodic)
+    graph = nx.relabel_nodes(lattice, {(i, j): i * columns + j for i, j in lattice})
+    graph.graph["columns"] = columns
+    return _of_kind(kind, graph)
+
+
+def _rows(K: int, least: int) -> int | None:
+    """The largest divisor of K up to sqrt(K), if it is at least `least`."""
+    return max((r for r in range(least, math.isqrt(K) + 1) if K % r == 0), default=None)
+
+
+def _nearest(K: int, least: int) -> str:
+    """The nearest K, or two of them at the same distance, that `_rows` can factor."""
+    for d in count(1):
+        found = [str(k) for k in (K - d, K + d) if k > 0 and _rows(k, least) is not None]
+        if found:
+            return " or ".join(found)
+    raise AssertionError("every multiple of a square has rows")
+
+
+def _devices(K: int) -> int:
+    K = _whole("K", K, 1)
+    if K < 2:
+        raise InputError(f"a graph needs at least 2 devices, got K={K}: use K=2 or more")
+    return K
+
+
+def _whole(argument: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InputError(f"{argument} must be a whole number, at least {least}, got {value!r}: change {argument}")
+    return int(value)
+
+
+def _label(graph: nx.Graph, node: int) -> str:
+    name = graph.nodes[node].get("name", str(node))
+    return f"node {node}" if name == str(node) else f"node {node} (named {name!r})"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,165 @@
+"""Pictures in the paper's style: accuracy against rounds, and the graph of the devices.
+
+Lines are means over seeds, bands one standard error. The suffix of the path says what is written: PNG, PDF or SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from drdsgd.errors import InputError
+from drdsgd.files import replacing
+from drdsgd.graphs import Positions, layout
+from drdsgd.records import Record
+from drdsgd.report import COLOURS, Groups, Measure, curve
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["curves", "network"]
+
+Array = np.ndarray[Any, Any]
+
+_FORMATS = ("png", "pdf", "svg")
+_LINES = ("-", "--", ":", "-.")
+_PANELS: dict[Measure, tuple[str, str]] = {
+    "average": ("Average over devices", "test accuracy in %"),
+    "worst": ("Worst-off device", "test accuracy in %"),
+    "stdev": ("STDEV over devices", "percentage points"),
+}
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#777777",
+    "axes.labelcolor": "#333333",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e6e9",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "text.parse_math": False,  # a label with dollars is a label
+    "pdf.fonttype": 42,  # text that stays text
+    "svg.hashsalt": "drdsgd",  # the same data give the same file
+}
+
+
+def _style() -> AbstractContextManager[None]:
+    return mpl.rc_context(_STYLE)
+
+
+def curves(groups: Groups, path: Path) -> Path:
+    """Draw average, worst and STDEV of the consensus model against rounds, a line and a band per group."""
+    with _style():
+        rows = -(-len(groups) // 4)
+        figure = Figure(figsize=(10.5, 3.3 + 0.22 * rows), layout="constrained")
+        for axes, (measure, (title, unit)) in zip(figure.subplots(1, 3), _PANELS.items(), strict=True):
+            for i, group in enumerate(groups.values()):
+                _draw_curve(axes, i, group, measure)
+            axes.set(title=title, xlabel="rounds", ylabel=unit)
+            axes.set_xlim(left=0)
+            axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        lines = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
+        if lines:
+            figure.legend(lines, list(groups), loc="outside lower center", ncols=min(len(groups), 4))
+        return _save(figure, path)
+
+
+def _draw_curve(axes: Axes, i: int, group: Sequence[Record], measure: Measure) -> None:
+    points = curve(group, "consensus", measure)
+    mean = np.array([value.mean for value in points.values])
+    error = np.array([value.error for value in points.values])
+    colour, style = COLOURS[i % len(COLOURS)], _LINES[i // len(COLOURS) % len(_LINES)]
+    axes.plot(points.rounds, mean, color=colour, linestyle=style, linewidth=1.9, zorder=3)
+    axes.fill_between(points.rounds, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
+    for record in group:
+        if record.status != "finished":
+            mark = "x" if record.status == "diverged" else "o"
+            end = getattr(record.final.consensus, measure)
+            axes.plot(record.final.round, end, mark, color=colour, fillstyle="none", zorder=4, clip_on=False)
+
+
+def network(graph: nx.Graph, path: Path, *, values: Sequence[float] | None = None, label: str = "") -> Path:
+    """Draw a graph, its nodes coloured by `values`, if given, with a colour bar that says `label`."""
+    K = graph.number_of_nodes()
+    if values is not None and len(values) != K:
+        raise InputError(f"values has {len(values)} numbers, but the graph has {K} nodes; give one for each")
+    with _style():
+        figure = Figure(figsize=(6.4 if values is not None else 5.6, 5.6), layout="constrained")
+        axes = figure.add_subplot(aspect="equal")
+        axes.set_axis_off()
+        axes.margins(0.08)
+        places = layout(graph)
+        fills = [COLOURS[0]] * K
+        if values is not None:
+            scale = _scale(values)
+            fills = [to_hex(colour) for colour in scale.to_rgba(_known(values))]
+            figure.colorbar(scale, ax=axes, label=label, shrink=0.7, pad=0.02)
+        _draw_links(axes, graph, places)
+        _draw_nodes(axes, places, dict(zip(graph, fills, strict=True)))
+        return _save(figure, path)
+
+
+def _scale(values: Sequence[float]) -> ScalarMappable:
+    """Colours from the lowest to the highest known value; grey for nan."""
+    scale = ScalarMappable(cmap=mpl.colormaps["cividis"].with_extremes(bad="#bbbbbb"))
+    scale.set_array(_known(values))
+    scale.autoscale()
+    return scale
+
+
+def _known(values: Sequence[float]) -> Array:
+    return np.ma.masked_invalid(np.asarray(values, dtype=np.float64))
+
+
+def _draw_links(axes: Axes, graph: nx.Graph, places: Positions) -> None:
+    links = [(places[i], places[j]) for i, j in graph.edges]
+    # many links would hide each other and the nodes
+    alpha = float(np.clip(60 / max(len(links), 1) ** 0.75, 0.06, 0.8))
+    axes.add_collection(LineCollection(links, colors="#667080", linewidths=1.0, alpha=alpha, zorder=1))
+
+
+def _draw_nodes(axes: Axes, places: Positions, fills: dict[int, str]) -> None:
+    K = len(places)
+    x, y = zip(*places.values(), strict=True)
+    size, edge = float(np.clip(9000 / K, 12, 420)), 1.2 if K <= 200 else 0.4
+    axes.scatter(x, y, s=size, c=[fills[node] for node in places], edgecolors="white", linewidths=edge, zorder=2)
+    for node, place in places.items() if K <= 60 else ():
+        ink = "white" if _luminance(fills[node]) < 0.5 else "black"
+        size = 9 if K <= 30 else 7
+        axes.annotate(str(node), place, ha="center", va="center", fontsize=size, color=ink, zorder=3)
+
+
+def _luminance(colour: str) -> float:
+    r, g, b = to_rgb(colour)
+    return 0.299 * r + 0.587 * g + 0.114 * b
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Write the figure in the format of the path's suffix, whole or not at all."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in _FORMATS:
+        raise InputError(f"{path}: can't write a picture of that kind; end the name in .png, .pdf or .svg")
+    # without the date the same data give the same file
+    stamp = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=200, metadata=stamp, facecolor="white")
+    return path

@@ -1,0 +1,205 @@
+"""A run's folder: what was run, what came out, and where it can go on.
+
+config.toml      the complete experiment: running it again gives the same run
+network.json     the graph's edges, and what each device holds
+metrics.jsonl    one line per evaluation, appended
+summary.json     written at the end: status, versions, the last metrics under `final`
+checkpoint/      the state to continue from
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drdsgd import experiment
+from drdsgd.errors import InputError
+from drdsgd.experiment import Experiment
+from drdsgd.files import write_text
+from drdsgd.metrics import Metrics
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from drdsgd.data import Devices
+
+__all__ = ["Folder", "Network", "Record", "Status", "read"]
+
+Status = str  # "finished", "diverged", or "unfinished" where there is no summary
+
+
+@dataclass(frozen=True)
+class Network:
+    """The graph as a list of edges, and the number of training samples per device and class [K][C]."""
+
+    edges: list[tuple[int, int]]
+    positions: list[tuple[float, float]]
+    label_counts: list[list[int]]
+    rho: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as its folder tells it."""
+
+    path: Path
+    experiment: Experiment
+    network: Network
+    metrics: list[Metrics]
+    status: Status
+    message: str
+    versions: dict[str, str]
+
+    @property
+    def final(self) -> Metrics:
+        """The last evaluation there is."""
+        return self.metrics[-1]
+
+
+class Folder:
+    """The paths and the writing side of a run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.network = path / "config.toml", path / "network.json"
+        self.metrics, self.summary = path / "metrics.jsonl", path / "summary.json"
+        self.checkpoint, self.report = path / "checkpoint" / "state.safetensors", path / "report.html"
+
+    @property
+    def status(self) -> Status:
+        """finished, diverged or unfinished."""
+        return str(_json(self.summary)["status"]) if self.summary.exists() else "unfinished"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder against a second process; the system lets go of it when this one ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is working in {self.path}; wait for it, or use another --out"
+                ) from None
+            yield
+        finally:
+            os.close(handle)
+
+    def start(self, e: Experiment, network: Network) -> None:
+        """Write what is known before the first round."""
+        write_text(self.config, e.to_toml())
+        write_text(self.network, json.dumps(network.__dict__))
+
+    def append(self, metrics: Metrics) -> None:
+        """Add a line to metrics.jsonl and see it on disk: a checkpoint that follows relies on it."""
+        line = json.dumps(metrics.to_json(), allow_nan=False) + "\n"
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rewind(self, t: int) -> None:
+        """Drop evaluations after round t, and a half-written last line: the run will make them again."""
+        kept = [m for m in read_metrics(self.metrics) if m.round <= t] if self.metrics.exists() else []
+        write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))
+
+    def finish(self, status: Status, message: str) -> None:
+        """Write the summary: the run is over. `final` is its last evaluation."""
+        metrics = read_metrics(self.metrics)
+        summary = {
+            "status": status,
+            "message": message,
+            "versions": versions(),
+            "final": metrics[-1].to_json() if metrics else None,
+        }
+        write_text(self.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+
+def read(path: Path) -> Record:
+    """A run's folder as a `Record`; an `InputError` names the file and line that can't be read."""
+    folder = Folder(path)
+    if not folder.config.exists():
+        raise InputError(f"{path} is not a run's folder: it has no config.toml")
+    e = read_config(folder.config)
+    network = _json(folder.network)
+    summary = _json(folder.summary) if folder.summary.exists() else {}
+    metrics = read_metrics(folder.metrics)
+    if not metrics:
+        raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
+    try:
+        return Record(
+            path, e, Network(**network), metrics,
+            summary.get("status", "unfinished"), summary.get("message", ""), summary.get("versions", {}),
+        )  # fmt: skip
+    except TypeError as error:
+        raise InputError(f"{folder.network} is corrupt: {error}") from error
+
+
+def read_config(path: Path) -> Experiment:
+    """The experiment in a config.toml."""
+    try:
+        return Experiment(**experiment.load(path))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_metrics(path: Path) -> list[Metrics]:
+    """All whole lines of a metrics.jsonl; a last line without its end was being written when the run was killed."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            metrics.append(Metrics.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{path} line {number} is corrupt ({' '.join(str(error).split())}); remove the line, "
+                "or the whole file to start the run again"
+            ) from error
+    return metrics
+
+
+def network(graph: nx.Graph, data: Devices, rho: float) -> Network:
+    """What network.json says of a graph and of the devices' data."""
+    import torch
+
+    from drdsgd.graphs import layout
+
+    owner = torch.repeat_interleave(torch.arange(data.K), data.train.sizes.cpu())
+    counts = torch.bincount(owner * data.classes + data.train.y.cpu(), minlength=data.K * data.classes)
+    positions = layout(graph)
+    return Network(
+        edges=[(int(i), int(j)) for i, j in graph.edges],
+        positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(data.K)],
+        label_counts=counts.view(data.K, data.classes).tolist(),
+        rho=rho,
+    )
+
+
+def versions() -> dict[str, str]:
+    """The versions that a number may depend on."""
+    return {"python": platform.python_version()} | {
+        name: version(name) for name in ("drdsgd", "torch", "numpy", "networkx", "scikit-learn")
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; run the experiment again into another --out") from None
+    except ValueError as error:
+        raise InputError(f"{path} is corrupt: {error}; run the experiment again into another --out") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is corrupt: it holds no table; run the experiment again into another --out")
+    return value

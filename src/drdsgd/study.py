@@ -1,0 +1,136 @@
+"""A comparison: several algorithms, each over the same seeds, every run in a folder of its own.
+
+Seeds are paired: the same seed gives every algorithm the same graph, partition, initial model and batches, so the
+difference between two algorithms has less noise than each of them.
+
+    DIR/study.toml              what is compared
+    DIR/<algorithm>/seed-<k>/   one run
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drdsgd import experiment
+from drdsgd.errors import Diverged, InputError
+from drdsgd.experiment import Experiment
+from drdsgd.files import write_text
+from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
+from drdsgd.records import Folder, Record, read
+from drdsgd.runs import run
+from drdsgd.training import Progress
+
+__all__ = ["Cell", "Study", "compare", "load"]
+
+# fields that some algorithms have and others do not: in a comparison they go to those that have them
+_OF_SOME_ALGORITHMS = {"mu": ("dr-dsgd",), "loss_clip": ("dr-dsgd",)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    label: str
+    experiment: Experiment
+    path: Path
+
+
+@dataclass(frozen=True)
+class Study:
+    """Algorithms such as `dr-dsgd` or `dr-dsgd:mu=3,eta=0.1`, seeds, and the options that all runs share.
+
+    >>> study = Study(("dsgd", "dr-dsgd:mu=3"), (0, 1), {"dataset": "synthetic"})
+    >>> [(cell.label, cell.experiment.seed) for cell in study.cells(Path("out"))]
+    [('dsgd', 0), ('dr-dsgd-mu=3', 0), ('dsgd', 1), ('dr-dsgd-mu=3', 1)]
+    """
+
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    options: dict[str, Any]
+
+    def cells(self, out: Path) -> list[Cell]:
+        """The runs, seed by seed, so that a study that is stopped early has pairs."""
+        variants = {_label(spec): _fields(spec, self.options) for spec in self.algorithms}
+        for name in _OF_SOME_ALGORITHMS:
+            if name in self.options and not any(name in fields for fields in variants.values()):
+                raise InputError(f"{spelling(name)} {self.options[name]}: none of the algorithms compared has it")
+        return [
+            Cell(label, Experiment(**{**fields, "seed": seed}), out / label / f"seed-{seed}")
+            for seed in self.seeds
+            for label, fields in variants.items()
+        ]
+
+    def to_toml(self) -> str:
+        """As TOML; `load` reads it back."""
+        import tomli_w
+
+        return tomli_w.dumps({"algorithms": self.algorithms, "seeds": self.seeds, "options": self.options})
+
+
+def load(path: Path) -> Study:
+    """The study in a study.toml."""
+    fields = experiment.load(path)
+    try:
+        return Study(tuple(fields["algorithms"]), tuple(fields["seeds"]), fields["options"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} is corrupt ({error}); name the algorithms and seeds again") from error
+
+
+def compare(
+    study: Study,
+    out: Path,
+    *,
+    resume: bool = False,
+    watch: Callable[[Cell, Progress], None] = lambda cell, progress: None,
+) -> list[Record]:
+    """All runs of a study; one that diverges is recorded as such, and the others go on.
+
+    With `resume`, runs that are there are continued or, if finished, taken as they are.
+    """
+    cells = study.cells(out)  # everything is checked before anything runs
+    if not resume and (out / "study.toml").exists():
+        raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
+    write_text(out / "study.toml", study.to_toml())
+    return list(_records(cells, watch))
+
+
+def _records(cells: Sequence[Cell], watch: Callable[[Cell, Progress], None]) -> Iterator[Record]:
+    for cell in cells:
+        started = Folder(cell.path).config.exists()
+        try:
+            yield run(cell.experiment, cell.path, resume=started, watch=functools.partial(watch, cell))
+        except Diverged:
+            yield read(cell.path)
+
+
+def _label(spec: str) -> str:
+    """A spec as the name of a folder.
+
+    >>> _label("dr-dsgd:mu=3,eta=0.1")
+    'dr-dsgd-mu=3-eta=0.1'
+    """
+    return re.sub(r"[^A-Za-z0-9.=_]+", "-", spec)
+
+
+def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one algorithm's runs: the shared ones that it has, and its own from `name:key=value,...`."""
+    algorithm, _, own = spec.partition(":")
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"--algorithm {spec}: {unknown(algorithm, ALGORITHMS)}")
+    fields = {
+        name: value
+        for name, value in shared.items()
+        if name not in _OF_SOME_ALGORITHMS or algorithm in _OF_SOME_ALGORITHMS[name]
+    }
+    for assignment in filter(None, own.split(",")):
+        key, _, text = assignment.partition("=")
+        name = key.strip().replace("-", "_")
+        if name not in OPTIONS:
+            raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, list(OPTIONS))}")
+        fields[name] = parse(name, text)
+    return {**fields, "algorithm": algorithm}

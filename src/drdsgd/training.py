@@ -1,0 +1,174 @@
+"""Training: for t in range(T): a round; now and then an evaluation.
+
+`train` runs to the end and returns the result. `trajectory` is the loop itself, as an iterator, for whoever wants
+to look at, save or stop a run on its way: everything that records, checkpoints and draws progress consumes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import networkx as nx
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from drdsgd import graphs
+from drdsgd.algorithms import Algorithm
+from drdsgd.batches import Batches
+from drdsgd.data import Devices
+from drdsgd.engines.local import LocalEngine
+from drdsgd.errors import Diverged, InputError
+from drdsgd.flat import Flat, Loss, choose_execution, loss_and_grad
+from drdsgd.metrics import Metrics, consensus_distance, evaluate
+from drdsgd.mixing import Mixing, metropolis
+from drdsgd.round import State, init, make_round
+
+__all__ = ["Progress", "Reference", "Result", "train", "trajectory"]
+
+Reference = Literal["samples", "uniform"]
+
+
+class Progress(NamedTuple):
+    """Where a run is: its state, what it has cost so far, and the metrics if this round was evaluated."""
+
+    state: State
+    floats_sent: int
+    seconds: float
+    metrics: Metrics | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: the consensus model, every device's model (rows of theta [K, d]) and all evaluations."""
+
+    model: nn.Module
+    theta: Tensor
+    metrics: list[Metrics]
+
+    @property
+    def final(self) -> Metrics:
+        """The last evaluation."""
+        return self.metrics[-1]
+
+
+def train(model: nn.Module, data: Devices, graph: nx.Graph | Mixing, algorithm: Algorithm, **options: Any) -> Result:
+    """Train a model over a graph of devices; options as in `trajectory`.
+
+    >>> import drdsgd
+    >>> result = drdsgd.train(
+    ...     drdsgd.models.logistic((20,), 10),
+    ...     drdsgd.data.synthetic(K=6),
+    ...     drdsgd.graphs.ring(6),
+    ...     drdsgd.dr_dsgd(eta=0.3, mu=6.0),
+    ...     rounds=20, batch_size=10)
+    >>> result.final.round, result.theta.shape
+    (20, torch.Size([6, 210]))
+    """
+    metrics, state = [], None
+    for progress in trajectory(model, data, graph, algorithm, **options):
+        state = progress.state
+        if progress.metrics is not None:
+            metrics.append(progress.metrics)
+    assert state is not None
+    return Result(Flat(model).to_module(state.theta.mean(dim=0)), state.theta, metrics)
+
+
+def trajectory(
+    model: nn.Module,
+    data: Devices,
+    graph: nx.Graph | Mixing,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    batch_size: int,
+    seed: int = 0,
+    eval_every: int = 10,
+    reference: Reference = "samples",
+    loss: Loss = nn.functional.cross_entropy,
+    execution: Literal["auto", "batched", "loop"] = "auto",
+    start: Progress | None = None,
+) -> Iterator[Progress]:
+    """The run as an iterator: the start, then one `Progress` per round, with metrics at the evaluated rounds.
+
+    All devices start from the parameters of `model`. A plain graph gets Metropolis weights. `reference` says
+    whether devices count by their number of samples (p_i = n_i / n, eq. 1) or all the same (p_i = 1 / K).
+    `start` continues a run from where it was. A run that leaves the floats raises `Diverged`.
+    """
+    mixing = graph if isinstance(graph, Mixing) else metropolis(graphs.check(graph))
+    if mixing.K != data.K:
+        raise InputError(f"the graph has {mixing.K} nodes but there are data for {data.K} devices")
+    for name, value in (("rounds", rounds), ("batch_size", batch_size), ("eval_every", eval_every)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1: {value}")
+
+    flat = Flat(model)
+    batches = Batches(data, batch_size, seed, dtype=flat.dtype)
+    x, _ = batches(0)
+    flat.check(x[0])
+    mode = choose_execution(flat, x) if execution == "auto" else execution
+    engine = LocalEngine(mixing, flat.dtype, flat.device)
+    round = make_round(algorithm, loss_and_grad(flat, loss, mode), batches, engine)
+
+    def train_losses(state: State) -> Tensor:
+        x, y = batches(state.t)
+        output = flat.forward(state.theta, x, mode)
+        if mode == "batched":
+            return vmap(loss)(output, y)
+        return torch.stack([loss(o, labels) for o, labels in zip(output, y, strict=True)])
+
+    def measure(progress: Progress) -> Progress:
+        state, floats_sent, seconds, _ = progress
+        with torch.no_grad():
+            losses = train_losses(state)
+        _check_finite(algorithm, state.t, losses)
+        consensus, local, per_class = evaluate(flat, state.theta, data, mode)
+        metrics = Metrics(
+            state.t, consensus, local, per_class, consensus_distance(state.theta), float(losses.mean()),
+            floats_sent, seconds,
+        )  # fmt: skip
+        return progress._replace(metrics=metrics)
+
+    if start is None:
+        theta = flat.row().expand(mixing.K, -1).contiguous()
+        share = data.train.sizes / data.train.sizes.double().mean()
+        share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
+        progress = measure(Progress(init(algorithm, theta, share), 0, 0.0, None))
+        yield progress
+    else:
+        progress = start
+    while progress.state.t < rounds:
+        begun = time.perf_counter()
+        state, info = round(progress.state)
+        seconds = progress.seconds + time.perf_counter() - begun
+        evaluated = state.t % eval_every == 0 or state.t == rounds
+        _check_finite(algorithm, progress.state.t, info.loss, info.weight, state.theta if evaluated else None)
+        progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
+        if evaluated:
+            progress = measure(progress)
+        yield progress
+
+
+def _check_finite(
+    algorithm: Algorithm, t: int, loss: Tensor, weight: Tensor | None = None, theta: Tensor | None = None
+) -> None:
+    """Raise `Diverged` if a loss [n], weight [n] or model [n, d] of round t is not finite.
+
+    Models are looked at only where they are evaluated: one that is not finite shows in its next loss anyway.
+    """
+    rows = {"weight": weight, "loss": loss, "model": theta}
+    for what, values in rows.items():
+        if values is None or values.isfinite().all():
+            continue
+        device = int(
+            (~values.flatten(1).isfinite().all(dim=1) if values.dim() > 1 else ~values.isfinite()).nonzero()[0]
+        )
+        raise Diverged(
+            f"diverged in round {t}: the {what} of device {device} is beyond the floats (its loss is "
+            f"{float(loss[device]):g}; {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu or --loss-clip",
+            round=t,
+            device=device,
+        )

@@ -1,0 +1,15 @@
+"""What all tests share: one thread (the suite runs in two processes), and a quick hypothesis."""
+
+from __future__ import annotations
+
+import os
+
+# before torch is imported, and for the processes that tests start: two processes of two threads each would fight
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+from hypothesis import HealthCheck, settings
+
+torch.set_num_threads(1)
+settings.register_profile("drdsgd", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("drdsgd")

@@ -1,0 +1,73 @@
+"""A batch is a pure function of (seed, device, round)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drdsgd import data
+from drdsgd.batches import Batches, draw, philox
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [  # the known answers published with the generator (Random123, philox4x32-10)
+        ([0, 0, 0, 0], (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, (0xFFFFFFFF, 0xFFFFFFFF), [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            (0xA4093822, 0x299F31D0),
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_gives_the_published_answers(counter: list[int], key: tuple[int, int], words: list[int]) -> None:
+    c0, c1, c2, c3 = (torch.tensor(word) for word in counter)
+    assert philox((c0, c1, c2, c3), key).tolist() == words
+
+
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+@given(SEEDS, st.integers(0, 10**6), st.integers(1, 30), st.data())
+def test_a_device_draws_the_same_whoever_hosts_it(seed: int, t: int, B: int, data: st.DataObject) -> None:
+    sizes = torch.tensor(data.draw(st.lists(st.integers(1, 10**6), min_size=1, max_size=8)))
+    devices = torch.arange(len(sizes))
+    together = draw(seed, devices, t, sizes, B)
+    assert (together >= 0).all() and (together < sizes[:, None]).all()
+    mine = torch.tensor(data.draw(st.lists(st.sampled_from(devices.tolist()), min_size=1, unique=True)))
+    assert torch.equal(draw(seed, mine, t, sizes[mine], B), together[mine])
+    assert torch.equal(draw(seed, devices, t, sizes, B), together)  # no state
+
+
+@given(SEEDS, st.integers(0, 1000))
+def test_seed_round_and_device_all_matter(seed: int, t: int) -> None:
+    sizes, devices = torch.full((2,), 10**9), torch.arange(2)
+    here = draw(seed, devices, t, sizes, 8)
+    assert not torch.equal(here[0], here[1])
+    assert not torch.equal(here, draw(seed, devices, t + 1, sizes, 8))
+    assert not torch.equal(here, draw(seed ^ 1, devices, t, sizes, 8))
+    assert not torch.equal(here, draw(seed ^ (1 << 40), devices, t, sizes, 8))
+
+
+def test_samples_are_uniform() -> None:
+    """Chi-square over 50 cells and 100,000 draws: within five deviations of its mean."""
+    drawn = torch.cat([draw(3, torch.arange(20), t, torch.full((20,), 50), 50).flatten() for t in range(100)])
+    expected = len(drawn) / 50
+    chi2 = float(((torch.bincount(drawn, minlength=50) - expected) ** 2 / expected).sum())
+    assert abs(chi2 - 49) < 5 * np.sqrt(2 * 49)
+
+
+def test_a_batch_holds_the_devices_own_samples_as_floats() -> None:
+    sizes = torch.tensor([3, 1, 4])
+    x = torch.arange(8, dtype=torch.uint8)[:, None]
+    samples = data.Samples(x, torch.arange(8), sizes)
+    devices = data.Devices(samples, samples, 8, scale=torch.tensor([0.5]), shift=torch.tensor([1.0]))
+    features, labels = Batches(devices, B=64, seed=1, dtype=torch.float64)(9)
+    assert features.shape == (3, 64, 1) and features.dtype == torch.float64
+    assert torch.equal(features[..., 0], labels * 0.5 + 1)  # sample, scale and label belong together
+    assert [sorted(set(row.tolist())) for row in labels] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+    assert torch.equal(Batches(devices, B=64, seed=1, rows=torch.tensor([2]))(9)[1][0], labels[2])

@@ -1,0 +1,690 @@
+"""Data sets: files in the official layouts round-trip, mistakes are told in one line, splits keep laws."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from drdsgd import data
+from drdsgd.errors import InputError
+
+IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
+
+
+def says(*words: str) -> Any:
+    """Raises InputError with one line that has all the words."""
+    return pytest.raises(InputError, check=lambda e: "\n" not in str(e) and all(w in str(e) for w in words))
+
+
+# --------------------------------------------------------------------------------- files as others write them
+
+
+def idx(array: NDArray[Any]) -> bytes:
+    dims = b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + dims + array.astype(np.uint8).tobytes()
+
+
+def fashion_files(train: int = 7, test: int = 3, seed: int = 0) -> dict[str, bytes]:
+    rng = np.random.default_rng(seed)
+    files = {}
+    for part, n in (("train", train), ("t10k", test)):
+        files[IMAGES.format(part)] = idx(rng.integers(0, 256, (n, 28, 28)))
+        files[LABELS.format(part)] = idx(rng.integers(0, 10, n))
+    return files
+
+
+def cifar_files(each: int = 2, seed: int = 0) -> dict[str, bytes]:
+    rng = np.random.default_rng(seed)
+    files = {}
+    for name in data.KNOWN["cifar10"].files:
+        rows = rng.integers(0, 256, (each, 3073), dtype=np.uint8)
+        rows[:, 0] %= 10
+        files[name] = rows.tobytes()
+    return files
+
+
+def write(folder: Path, files: dict[str, bytes], packed: bool = False) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, raw in files.items():
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(raw, 1))
+        else:
+            (folder / name).write_bytes(raw)
+    return folder
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No data set is found unless the test puts it into one of the places under the returned folder."""
+    monkeypatch.setenv("DRDSGD_DATA", str(tmp_path / "env"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(data, "_DEBIAN", tmp_path / "debian")
+    return tmp_path
+
+
+def genuine_as(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
+    """Let these small files be the known ones."""
+    known = data.KNOWN[name]
+    table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
+    monkeypatch.setitem(data.KNOWN, name, replace(known, files=table))
+
+
+@given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_idx_round_trip(shape: list[int], seed: int) -> None:
+    array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    assert np.array_equal(data.parse_idx(idx(array)), array)
+
+
+@given(cut=st.integers(0, 26))
+def test_idx_of_any_other_length_is_refused(cut: int) -> None:
+    raw = idx(np.arange(15).reshape(3, 5))
+    assert len(raw) == 27
+    with says():
+        data.parse_idx(raw[:cut])
+    with says("header"):
+        data.parse_idx(raw + bytes(cut + 1))
+
+
+@given(n=st.integers(1, 4), seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_cifar_round_trip(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8), rng.integers(0, 10, n).astype(np.uint8)
+    raw = b"".join(bytes([y[i]]) + x[i].tobytes() for i in range(n))  # as the format's own page tells it
+    got_x, got_y = data.parse_cifar(raw)
+    assert np.array_equal(got_x, x) and np.array_equal(got_y, y)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_fashion_mnist_loads_what_was_written(tmp_path: Path, packed: bool) -> None:
+    files = fashion_files(7, 3)
+    d = data.fashion_mnist(write(tmp_path, files, packed))
+    assert (d.name, d.classes, d.unit) == ("fashion-mnist", 10, 255.0)
+    assert d.x_train.shape == (7, 1, 28, 28) and d.x_test.shape == (3, 1, 28, 28)
+    assert d.x_train.dtype == torch.uint8 and d.y_train.dtype == torch.int64
+    assert d.x_train.numpy().tobytes() == files[IMAGES.format("train")][16:]
+    assert d.y_test.tolist() == list(files[LABELS.format("t10k")][8:])
+
+
+@pytest.mark.parametrize("sub", ["", "cifar-10-batches-bin", "cifar10", "cifar10/cifar-10-batches-bin"])
+def test_cifar10_loads_what_was_written(tmp_path: Path, sub: str) -> None:
+    files = cifar_files(2)
+    write(tmp_path / sub, files)
+    d = data.cifar10(tmp_path)
+    assert d.x_train.shape == (10, 3, 32, 32) and d.x_test.shape == (2, 3, 32, 32)
+    assert d.x_train.dtype == torch.uint8 and d.unit == 255.0
+    third = files["data_batch_2.bin"][:3073]  # the third training sample: batches keep their order
+    assert d.y_train[2] == third[0] and d.x_train[2].numpy().tobytes() == third[1:]
+
+
+def test_places_are_searched_in_order(nowhere: Path) -> None:
+    places = ["debian", "cache/drdsgd", "env"]  # each later one goes before the earlier ones
+    for n, place in enumerate(places, start=1):
+        write(nowhere / place / "fashion-mnist", fashion_files(train=n), packed=True)
+        assert len(data.fashion_mnist().y_train) == n
+    own = write(nowhere / "own", fashion_files(train=9))
+    assert len(data.fashion_mnist(own).y_train) == 9
+
+
+def test_not_found_tells_where_it_was_looked_for_and_the_command(nowhere: Path) -> None:
+    with says(str(nowhere / "env"), str(nowhere / "cache"), str(nowhere / "debian"), "drdsgd data get cifar10"):
+        data.cifar10()
+
+
+def test_a_named_folder_is_the_only_one(nowhere: Path) -> None:
+    write(nowhere / "env" / "fashion-mnist", fashion_files())
+    with says(str(nowhere / "mine"), "train-images-idx3-ubyte.gz", "drdsgd data get fashion-mnist"):
+        data.fashion_mnist(nowhere / "mine")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path, cifar_files())
+    (tmp_path / "data_batch_3.bin").unlink()
+    with says("data_batch_3.bin", str(tmp_path)):
+        data.cifar10(tmp_path)
+
+
+def test_an_incomplete_place_does_not_hide_a_complete_one(nowhere: Path) -> None:
+    write(nowhere / "env" / "cifar10", {"test_batch.bin": b"?"})
+    write(nowhere / "debian" / "cifar10", cifar_files(3))
+    assert len(data.cifar10().y_test) == 3
+
+
+SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "truncated": ("train-images-idx3-ubyte", lambda raw: raw[:-5], "header tells of"),
+    "too long": ("t10k-images-idx3-ubyte", lambda raw: raw + b"!", "header tells of"),
+    "within the header": ("t10k-images-idx3-ubyte", lambda raw: raw[:9], "header"),
+    "empty": ("t10k-labels-idx1-ubyte", lambda raw: b"", "magic"),
+    "wrong magic": ("train-labels-idx1-ubyte", lambda raw: b"\x00\x00\x0d\x01" + raw[4:], "00000d01"),
+    "wrong shape": ("train-images-idx3-ubyte", lambda raw: idx(np.zeros((7, 27, 28))), "[7, 27, 28]"),
+    "no images": ("t10k-images-idx3-ubyte", lambda raw: idx(np.zeros((0, 28, 28))), "[0, 28, 28]"),
+    "matrix of labels": ("train-labels-idx1-ubyte", lambda raw: idx(np.zeros((7, 1))), "[7, 1]"),
+    "counts differ": ("train-labels-idx1-ubyte", lambda raw: idx(np.zeros(6)), "6 labels for 7 images"),
+    "label 10": ("t10k-labels-idx1-ubyte", lambda raw: idx(np.array([1, 10, 2])), "label 1 is 10"),
+}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("case", SPOILT)
+def test_spoilt_fashion_mnist_is_told_with_file_and_fix(tmp_path: Path, case: str, packed: bool) -> None:
+    name, spoil, why = SPOILT[case]
+    files = fashion_files()
+    write(tmp_path, files | {name: spoil(files[name])}, packed)
+    with says(name, why, "drdsgd data get fashion-mnist"):
+        data.fashion_mnist(tmp_path)
+
+
+@given(cut=st.floats(0, 0.999), flip=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_a_spoilt_gzip_never_gets_through(tmp_path_factory: pytest.TempPathFactory, cut: float, flip: bool) -> None:
+    files = fashion_files()
+    folder = write(tmp_path_factory.mktemp("gz"), files, packed=True)
+    path = folder / "train-images-idx3-ubyte.gz"
+    raw = path.read_bytes()
+    at = 10 + int(cut * (len(raw) - 10))  # beyond the header, where nobody reads the date
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :] if flip else raw[:at])
+    with says(str(path), "drdsgd data get fashion-mnist"):
+        data.fashion_mnist(folder)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"), [(b"", "0 bytes"), (bytes(3072), "3072 bytes"), (b"\x0b" + bytes(3072), "label 0 is 11")]
+)
+def test_spoilt_cifar10_is_told_with_file_and_fix(tmp_path: Path, raw: bytes, why: str) -> None:
+    write(tmp_path, cifar_files() | {"data_batch_4.bin": raw})
+    with says("data_batch_4.bin", why, "drdsgd data get cifar10"):
+        data.cifar10(tmp_path)
+
+
+def test_an_unreadable_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, cifar_files())
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # not by file modes: root may read everything
+    with says("data_batch_1.bin", "Permission denied"):
+        data.cifar10(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ available
+
+
+def test_available_tells_the_state_of_every_set(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [(a.name, a.state) for a in data.available()] == [
+        ("digits", "embedded"),
+        ("fashion-mnist", "not here"),
+        ("cifar10", "not here"),
+    ]
+    fashion, cifar = fashion_files(), cifar_files()
+    genuine_as(monkeypatch, "fashion-mnist", fashion)
+    folder = write(nowhere / "cache/drdsgd/fashion-mnist", fashion, packed=True)
+    write(nowhere / "env/cifar10/cifar-10-batches-bin", cifar)  # well formed, but not the known bytes
+    _, f, c = data.available()
+    assert (f.state, f.where) == ("ok", folder)
+    assert f.bytes == sum(path.stat().st_size for path in folder.iterdir())
+    assert (c.state, c.where) == ("differs", nowhere / "env/cifar10/cifar-10-batches-bin")
+    assert c.bytes == sum(map(len, cifar.values()))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda b: b[:-9],
+        lambda b: b"no gzip",
+        lambda b: gzip.compress(gzip.decompress(b) + b"!"),
+        lambda b: gzip.compress(gzip.decompress(b)[:-1] + b"!"),
+    ],
+)
+def test_available_says_differs_of_spoilt_files(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[bytes], bytes]
+) -> None:
+    files = fashion_files()
+    genuine_as(monkeypatch, "fashion-mnist", files)
+    folder = write(nowhere / "here", files, packed=True)
+    assert data.state_of("fashion-mnist", folder) == ("ok", folder)
+    path = folder / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(spoil(path.read_bytes()))
+    assert data.state_of("fashion-mnist", folder) == ("differs", folder)
+    path.unlink()
+    assert data.state_of("fashion-mnist", folder) == ("differs", folder)
+
+
+def test_known_tables_are_the_sets_as_published() -> None:
+    fashion, cifar = data.KNOWN["fashion-mnist"], data.KNOWN["cifar10"]
+    assert [length for length, _ in fashion.files.values()] == [
+        16 + 60_000 * 784,
+        8 + 60_000,
+        16 + 10_000 * 784,
+        8 + 10_000,
+    ]
+    assert all(length == 10_000 * 3073 for length, _ in cifar.files.values()) and len(cifar.files) == 6
+    for known in (fashion, cifar):
+        digest = hashlib.new(known.algorithm).digest_size * 2
+        assert all(len(checksum) == digest for _, checksum in known.files.values())
+
+
+def published_moments(d: data.Dataset) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel in units, as everybody normalises with them."""
+    part = [np.arange(5)]
+    devices = data.deal(d, part, part, "standard")
+    std = 1 / devices.scale.flatten() / d.unit
+    return (-devices.shift.flatten() * std).tolist(), std.tolist()
+
+
+def test_the_real_fashion_mnist_if_it_is_here() -> None:
+    if data.state_of("fashion-mnist")[0] != "ok":
+        pytest.skip("Fashion-MNIST is not here")
+    d = data.fashion_mnist()
+    assert torch.bincount(d.y_train).tolist() == [6000] * 10 and torch.bincount(d.y_test).tolist() == [1000] * 10
+    mean, std = published_moments(d)
+    assert mean == pytest.approx([0.2860], abs=5e-5) and std == pytest.approx([0.3530], abs=5e-5)
+
+
+def test_the_real_cifar10_if_it_is_here() -> None:
+    if data.state_of("cifar10")[0] != "ok":
+        pytest.skip("CIFAR-10 is not here")
+    d = data.cifar10()
+    assert torch.bincount(d.y_train).tolist() == [5000] * 10 and torch.bincount(d.y_test).tolist() == [1000] * 10
+    mean, std = published_moments(d)
+    assert mean == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
+    assert std == pytest.approx([0.2470, 0.2435, 0.2616], abs=5e-5)
+
+
+# ---------------------------------------------------------------------------------------- digits, synthetic
+
+
+def test_digits_are_split_three_to_one_in_every_class() -> None:
+    a, b = data.digits(), data.digits()
+    assert torch.equal(a.x_train, b.x_train) and torch.equal(a.y_test, b.y_test)
+    train, test = torch.bincount(a.y_train), torch.bincount(a.y_test)
+    assert torch.equal(test, (train + test) // 4)
+    assert int(train.sum() + test.sum()) == 1797
+    assert a.x_train.dtype == torch.uint8 and int(a.x_train.max()) == a.unit == 16
+
+
+def test_digits_are_all_there_once() -> None:
+    from sklearn.datasets import load_digits
+
+    d, all_of_them = data.digits(), load_digits()
+    ours = torch.cat([d.x_train, d.x_test]).flatten(1).numpy()
+    labelled = np.column_stack([ours, torch.cat([d.y_train, d.y_test]).numpy()])
+    theirs = np.column_stack([all_of_them.data.astype(np.uint8), all_of_them.target])
+    assert sorted(map(tuple, labelled.tolist())) == sorted(map(tuple, theirs.tolist()))
+
+
+def linear_accuracy(d: data.Devices) -> float:
+    """Test accuracy of one linear model (a few Newton-like steps of softmax regression) for all devices."""
+    x, y = (torch.cat([s.x, torch.ones(len(s.x), 1)], 1) for s in (d.train, d.test)), (d.train.y, d.test.y)
+    x_train, x_test = x
+    w = torch.zeros(x_train.shape[1], d.classes, requires_grad=True)
+    optimizer: Any = torch.optim.LBFGS([w], max_iter=40, line_search_fn="strong_wolfe")
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss: Any = torch.nn.functional.cross_entropy(x_train @ w, y[0])
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return float(((x_test @ w).argmax(1) == y[1]).double().mean())
+
+
+def test_heterogeneity_is_what_one_linear_model_loses() -> None:
+    iid, some = (linear_accuracy(data.synthetic(60, heterogeneity=h)) for h in (0.0, 0.5))
+    assert iid > 0.95
+    chance = float(torch.bincount(data.synthetic(60, heterogeneity=0.5).test.y).max()) / 2400
+    assert chance < 0.3
+    assert 2 * chance < some < iid - 0.1
+
+
+def test_heterogeneity_gives_devices_labels_of_their_own() -> None:
+    def labels_per_device(h: float) -> float:
+        y = data.synthetic(50, heterogeneity=h).train.y.view(50, -1)
+        return sum(len(row.unique()) for row in y) / 50
+
+    a, b, c = map(labels_per_device, (0.0, 0.5, 2.0))
+    assert a > b > c
+
+
+def test_synthetic_features_have_the_stated_moments() -> None:
+    d = data.synthetic(400, heterogeneity=0.7, features=5, samples=200)
+    x = d.train.x.view(400, 200, 5).double()
+    within = (x - x.mean(1, keepdim=True)).square().sum((0, 1)) / (400 * 199)
+    assert torch.allclose(within, torch.arange(1.0, 6.0).double() ** -1.2, rtol=0.05)
+    between = x.mean(1).var(0)  # of the devices' means: heterogeneity squared, and a little noise
+    assert torch.allclose(between, torch.full((5,), 0.49).double(), rtol=0.25)
+
+
+@given(
+    K=st.integers(1, 5),
+    seed=st.integers(0, 2**40),
+    n=st.integers(1, 6),
+    m=st.integers(1, 6),
+    c=st.integers(2, 5),
+)
+@settings(deadline=None, max_examples=30)
+def test_synthetic_is_a_pure_function(K: int, seed: int, n: int, m: int, c: int) -> None:
+    def make(seed: int) -> data.Devices:
+        return data.synthetic(K, seed=seed, samples=n, test_samples=m, classes=c)
+
+    legacy, torch_state = np.random.get_state(legacy=False), torch.get_rng_state()
+    a, b, other = make(seed), make(seed), make(seed + 1)
+    assert str(legacy) == str(np.random.get_state(legacy=False))
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert torch.equal(a.train.x, b.train.x) and torch.equal(a.test.y, b.test.y)
+    assert not torch.equal(a.train.x, other.train.x)
+    assert a.train.x.dtype == torch.float32 and a.train.y.dtype == torch.int64
+    assert a.train.sizes.tolist() == [n] * K and a.test.sizes.tolist() == [m] * K
+    assert int(a.train.y.min()) >= 0 and int(a.train.y.max()) < c == a.classes
+
+
+def test_synthetic_makes_ten_thousand_devices_quickly() -> None:
+    start = time.perf_counter()
+    d = data.synthetic(10_000, samples=20, test_samples=5)
+    assert d.K == 10_000 and time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("K", 0),
+        ("seed", -1),
+        ("samples", 0),
+        ("test_samples", 0),
+        ("features", 0),
+        ("classes", 1),
+        ("heterogeneity", -0.5),
+        ("heterogeneity", float("nan")),
+        ("heterogeneity", float("inf")),
+    ],
+)
+def test_synthetic_names_the_wrong_argument(argument: str, value: Any) -> None:
+    arguments: dict[str, Any] = {"K": 3} | {argument: value}
+    with says(argument, str(value)):
+        data.synthetic(**arguments)
+
+
+# ------------------------------------------------------------------------------------------------- your own
+
+Case = tuple[dict[str, Any], tuple[str, ...]]
+
+
+def good(n: int = 10) -> dict[str, Any]:
+    return {"x": np.arange(n * 4.0).reshape(n, 4), "y": np.arange(n) % 3}
+
+
+def with_value(array: NDArray[Any], at: Any, value: float) -> NDArray[Any]:
+    array = array.astype(np.float64)
+    array[at] = value
+    return array
+
+
+# what device 1 of three gets wrong -> words that the message must have
+WRONG: dict[str, Case] = {
+    "lengths differ": ({"y": np.zeros(9, int)}, ("x has 10", "y has 9")),
+    "nan": ({"x": with_value(good()["x"], (7, 2), np.nan)}, ("x[7, 2]", "nan")),
+    "inf": ({"x": with_value(good()["x"], (0, 3), -np.inf)}, ("x[0, 3]", "-inf")),
+    "too big for float32": ({"x": with_value(good()["x"], (4, 0), 1e300)}, ("x[4, 0]", "1e+300")),
+    "negative label": ({"y": with_value(good()["y"], 5, -2).astype(int)}, ("y[5]", "-2")),
+    "label no whole number": ({"y": with_value(good()["y"], 6, 1.5)}, ("y[6]", "1.5")),
+    "label nan": ({"y": with_value(good()["y"], 3, np.nan)}, ("y[3]", "nan")),
+    "label huge": ({"y": with_value(good()["y"], 3, 1e300)}, ("y[3]", "1e+300")),
+    "labels one-hot": ({"y": np.eye(10)}, ("y", "[10, 10]")),
+    "labels words": ({"y": np.array(["cat"] * 10)}, ("y", "<U3")),
+    "other shape": ({"x": np.zeros((10, 5))}, ("x", "[5]", "[4]")),
+    "flat": ({"x": np.zeros(10)}, ("x", "[10]")),
+    "empty": ({"x": np.zeros((0, 4)), "y": np.zeros(0, int)}, ("x", "empty")),
+    "too few to hold out": (good(4), ("4 samples", "x_test")),
+    "complex": ({"x": np.zeros((10, 4), complex)}, ("x", "complex128")),
+    "test nan": (
+        {"x_test": with_value(good()["x"], (1, 1), np.nan), "y_test": good()["y"]},
+        ("x_test[1, 1]",),
+    ),
+    "test label": ({"x_test": good()["x"], "y_test": np.arange(10) - 1}, ("y_test[0]", "-1")),
+    "test shape": ({"x_test": np.zeros((10, 3)), "y_test": good()["y"]}, ("x_test", "[3]")),
+    "test empty": ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, ("x_test", "empty")),
+    "test lengths": ({"x_test": np.zeros((9, 4)), "y_test": good()["y"]}, ("x_test has 9", "y_test has 10")),
+}
+
+
+def save(folder: Path, **devices: dict[str, Any]) -> Path:
+    for name, arrays in devices.items():
+        np.savez(folder / f"{name}.npz", **arrays)
+    return folder
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_told(tmp_path: Path, case: str) -> None:
+    wrong, words = WRONG[case]
+    save(tmp_path, a=good(), b=good() | wrong, c=good())
+    with says("b.npz", *words):
+        data.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("case", [case for case in WRONG if case != "labels words"])  # torch has no words
+def test_a_wrong_pair_is_told(case: str, convert: Callable[[Any], Any]) -> None:
+    arrays, words = WRONG[case]
+    wrong = {name: convert(array) for name, array in arrays.items()}
+    devices = [good(), good() | wrong, good()]
+    train = [(d["x"], d["y"]) for d in devices]
+    tests = any("x_test" in d for d in devices)
+    test = [(d.get("x_test", d["x"]), d.get("y_test", d["y"])) for d in devices] if tests else None
+    with says("device 1", *words):
+        data.from_pairs(train, test)
+
+
+def test_a_label_beyond_the_given_classes_is_told(tmp_path: Path) -> None:
+    save(tmp_path, a=good(), b=good())
+    assert data.from_folder(tmp_path).classes == 3
+    assert data.from_folder(tmp_path, classes=7).classes == 7
+    with says("a.npz: y[2] is 2", "classes is 2"):
+        data.from_folder(tmp_path, classes=2)
+    with says("classes is 0"):
+        data.from_folder(tmp_path, classes=0)
+
+
+@pytest.mark.parametrize("missing", ["x", "y", "x_test", "y_test"])
+def test_a_missing_array_is_told(tmp_path: Path, missing: str) -> None:
+    arrays = good() | {"x_test": good()["x"], "y_test": good()["y"]}
+    del arrays[missing]
+    save(tmp_path, a=good(), site=arrays)
+    with says("site.npz", repr(missing)):
+        data.from_folder(tmp_path)
+
+
+def test_pickled_objects_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, a=good(), b=good() | {"x": np.array([{"an": "object"}] * 10)})
+    with says("b.npz", "refused"):
+        data.from_folder(tmp_path)
+
+
+def test_unreadable_files_are_told(tmp_path: Path) -> None:
+    save(tmp_path, a=good(), b=good())
+    path = tmp_path / "b.npz"
+    whole = path.read_bytes()
+    np.save(tmp_path / "lone.npy", np.zeros(3))
+    lone = (tmp_path / "lone.npy").read_bytes()
+    spoilt = bytearray(whole)
+    spoilt[len(whole) // 3] ^= 0xFF  # within an array: the archive's checksum catches it
+    for raw in (
+        b"",
+        b"hello",
+        pickle.dumps({"x": 1}),
+        whole[: len(whole) // 2],
+        whole[:-30],
+        lone,
+        bytes(spoilt),
+    ):
+        path.write_bytes(raw)
+        with says("b.npz"):
+            data.from_folder(tmp_path)
+
+
+def test_a_folder_without_files_is_told(tmp_path: Path) -> None:
+    with says("no .npz", str(tmp_path)):
+        data.from_folder(tmp_path)
+    with says("no folder", str(tmp_path / "x")):
+        data.from_folder(tmp_path / "x")
+
+
+def test_wrong_pairs_are_told() -> None:
+    pair = (np.zeros((5, 2)), np.zeros(5, int))
+    with says("no devices"):
+        data.from_pairs([])
+    with says("2 devices", "1 have test"):
+        data.from_pairs([pair, pair], [pair])
+    with says("device 1", "pair"):
+        data.from_pairs([pair, np.zeros(3)])  # type: ignore[list-item]
+    with says("device 0: x", "no array"):
+        data.from_pairs([([[1, 2], [3]], [0, 1])])  # type: ignore[list-item]
+    with says("unit is 0"):
+        data.from_pairs([pair], unit=0)
+
+
+@given(
+    sizes=st.lists(st.integers(5, 23), min_size=1, max_size=6),
+    shape=st.sampled_from([(3,), (1, 4, 4), (2, 3)]),
+    dtype=st.sampled_from([np.uint8, np.float16, np.float64, np.int32, np.bool_]),
+    tensors=st.booleans(),
+)
+@settings(deadline=None, max_examples=50)
+def test_every_sample_is_kept_once(sizes: list[int], shape: tuple[int, ...], dtype: type, tensors: bool) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    pairs: list[tuple[Any, Any]] = [
+        (rng.integers(0, 200, (n, *shape)).astype(dtype), rng.integers(0, 4, n)) for n in sizes
+    ]
+    d = data.from_pairs([(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs] if tensors else pairs)
+    assert len(sizes) == d.K and d.shape == shape
+    assert d.train.x.dtype == (torch.uint8 if dtype is np.uint8 else torch.float32)
+    assert d.test.sizes.tolist() == [n // 5 for n in sizes]
+    for i, (x, y) in enumerate(pairs):
+        for part, rows in ((d.train, np.arange(len(y)) % 5 != 4), (d.test, np.arange(len(y)) % 5 == 4)):
+            here = slice(int(part.starts[i]), int(part.starts[i] + part.sizes[i]))
+            assert np.array_equal(part.x[here].numpy(), x[rows]) and np.array_equal(part.y[here].numpy(), y[rows])
+
+
+def test_from_folder_equals_from_pairs(tmp_path: Path) -> None:
+    tests = [{"x_test": np.full((i + 1, 4), i), "y_test": np.full(i + 1, i)} for i in range(3)]
+    save(tmp_path, b=good(8) | tests[1], a=good(6) | tests[0], c=good(9) | tests[2])  # order is by name
+    a = data.from_folder(tmp_path, unit=4.0)
+    pairs = [good(n) for n in (6, 8, 9)]
+    b = data.from_pairs([(p["x"], p["y"]) for p in pairs], [(t["x_test"], t["y_test"]) for t in tests], unit=4.0)
+    for one, other in ((a.train, b.train), (a.test, b.test)):
+        assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
+        assert torch.equal(one.sizes, other.sizes)
+    assert a.classes == b.classes == 3 and float(a.scale) == float(b.scale) == 0.25
+    assert a.train.sizes.tolist() == [6, 8, 9] and a.test.sizes.tolist() == [1, 2, 3]
+
+
+def test_files_with_and_without_test_sets_mix(tmp_path: Path) -> None:
+    save(tmp_path, a=good(10), b=good(3) | {"x_test": np.ones((2, 4)), "y_test": np.array([5.0, 0.0])})
+    d = data.from_folder(tmp_path)
+    assert d.train.sizes.tolist() == [8, 3] and d.test.sizes.tolist() == [2, 2]
+    assert d.classes == 6  # the greatest label stands in a test set
+
+
+def test_tensors_that_numpy_does_not_know_are_taken() -> None:
+    x = torch.rand(5, 2, dtype=torch.bfloat16, requires_grad=True)
+    d = data.from_pairs([(x, torch.zeros(5))])
+    assert d.train.x.dtype == torch.float32 and torch.equal(d.train.x, x.detach().float()[:4])
+
+
+# -------------------------------------------------------------------------------------------------- dealing
+
+
+@given(
+    cuts=st.lists(st.integers(1, 199), min_size=0, max_size=9, unique=True),
+    scaling=st.sampled_from(["unit", "standard"]),
+)
+@settings(deadline=None, max_examples=25)
+def test_deal_gives_each_device_its_samples(cuts: list[int], scaling: str) -> None:
+    dataset = data.digits()
+    order = np.random.default_rng(0).permutation(len(dataset.y_train))[:200]
+    parts = np.split(order, sorted(cuts))
+    d = data.deal(dataset, parts, [np.array([i]) for i in range(len(parts))], scaling)
+    assert d.train.sizes.tolist() == [len(part) for part in parts]
+    assert d.train.x.dtype == torch.uint8
+    for i, part in enumerate(parts):
+        mine = slice(int(d.train.starts[i]), int(d.train.starts[i]) + len(part))
+        assert torch.equal(d.train.x[mine], dataset.x_train[part]) and torch.equal(
+            d.train.y[mine], dataset.y_train[part]
+        )
+        assert torch.equal(d.test.x[i], dataset.x_test[i])
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 4), (3,), (3, 5)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_standard_scaling_is_standard(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    raw = torch.rand(500, *shape, generator=torch.Generator().manual_seed(0)) * 200
+    raw[:, 1] *= 0.25
+    x = raw.to(dtype)
+    y = torch.zeros(500, dtype=torch.int64)
+    dataset = data.Dataset("own", x, y, x, y, classes=2, unit=200.0)
+    d = data.deal(dataset, [np.arange(500)], [np.arange(500)], "standard")
+    fed = (d.train.x * d.scale + d.shift).transpose(0, 1).flatten(1).double()
+    assert fed.shape[0] == 3 and d.scale.dtype == torch.float32
+    assert torch.allclose(fed.mean(1), torch.zeros(3).double(), atol=1e-5)
+    assert torch.allclose(fed.std(1, correction=0), torch.ones(3).double(), atol=1e-5)
+    unit = data.deal(dataset, [np.arange(500)], [np.arange(500)])
+    assert torch.allclose(unit.train.x * unit.scale + unit.shift, x / 200)
+
+
+def test_a_channel_that_never_changes_is_scaled_to_zero() -> None:
+    x = torch.full((4, 2), 7.0)
+    y = torch.zeros(4, dtype=torch.int64)
+    d = data.deal(data.Dataset("flat", x, y, x, y, 1), [np.arange(4)], [np.arange(4)], "standard")
+    assert torch.equal(d.train.x * d.scale + d.shift, torch.zeros(4, 2))
+
+
+def test_wrong_deals_are_told() -> None:
+    d, one = data.digits(), [np.arange(3)]
+    with says("2 training parts", "1 test"):
+        data.deal(d, one * 2, one)
+    with says("0 training parts"):
+        data.deal(d, [], [])
+    with says("device 1", "no training"):
+        data.deal(d, [np.arange(3), np.array([], dtype=int)], one * 2)
+    with says("device 0", "no test"):
+        data.deal(d, one, [np.array([], dtype=int)])
+    with says("device 0", "1352", "0..1351"):
+        data.deal(d, [np.array([5, 1352])], one)
+    with says("device 0", "-1"):
+        data.deal(d, one, [np.array([-1])])
+    with says("scaling", "'minmax'", "'standard'"):
+        data.deal(d, one, one, "minmax")
+    with says("digits", "training label", "outside 0..4"):
+        data.deal(replace(d, classes=5), one, one)
+
+
+def test_samples_and_devices_check_themselves() -> None:
+    def samples(*sizes: int, features: int = 2) -> data.Samples:
+        n = sum(sizes)
+        return data.Samples(torch.zeros(n, features), torch.zeros(n, dtype=torch.int64), torch.tensor(sizes))
+
+    with says("device 1", "no samples"):
+        samples(2, 0, 3)
+    with says("sum to 4"):
+        data.Samples(torch.zeros(3, 2), torch.zeros(3), torch.tensor([4]))
+    with says("sizes"):
+        data.Samples(torch.zeros(0, 2), torch.zeros(0), torch.tensor([], dtype=torch.int64))
+    one = torch.tensor(1.0)
+    with says("2 devices", "1 have test"):
+        data.Devices(samples(1, 1), samples(2), 2, one, one)
+    with says("[2]", "[3]"):
+        data.Devices(samples(1), samples(1, features=3), 2, one, one)

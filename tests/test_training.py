@@ -1,0 +1,142 @@
+"""Training composes the values, evaluates when it should, and notices divergence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import drdsgd
+from drdsgd import data, graphs, models
+from drdsgd.algorithms import Algorithm
+from drdsgd.engines import Mix
+from drdsgd.errors import Diverged, InputError
+from drdsgd.mixing import metropolis
+from drdsgd.optimizers import GossipOptimizer, OptimizerState
+
+K = 5
+DEVICES = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    defaults = {
+        "model": models.logistic((6,), 3),
+        "data": DEVICES,
+        "graph": graphs.ring(K),
+        "algorithm": drdsgd.dr_dsgd(eta=0.2, mu=3.0),
+        "rounds": 7,
+        "batch_size": 4,
+        "eval_every": 3,
+    }
+    return {**defaults, **changes}
+
+
+def test_it_learns() -> None:
+    result = drdsgd.train(**options(rounds=150, eval_every=50, algorithm=drdsgd.dsgd(0.5)))
+    first, last = result.metrics[0], result.final
+    assert last.consensus.average > first.consensus.average + 20
+    assert last.train_loss < first.train_loss
+    # the model that comes back is the consensus model
+    x = DEVICES.test.x * DEVICES.scale + DEVICES.shift
+    right = 100 * (result.model(x).argmax(dim=1) == DEVICES.test.y).double().mean()
+    assert float(right) == pytest.approx(last.consensus.average)  # all devices have equally many test samples
+
+
+def test_metrics_at_the_start_every_so_often_and_at_the_end() -> None:
+    seen = list(drdsgd.trajectory(**options()))
+    assert [p.state.t for p in seen] == list(range(8))
+    assert [p.metrics.round for p in seen if p.metrics] == [0, 3, 6, 7]
+    assert seen[0].metrics is not None and seen[0].metrics.consensus_distance < 1e-12  # all start at one point
+    links = 2 * K
+    assert [p.floats_sent for p in seen] == [t * links * 21 for t in range(8)]
+    assert all(before.seconds < after.seconds for before, after in itertools.pairwise(seen))
+
+
+def test_a_run_can_go_on_from_anywhere() -> None:
+    whole = list(drdsgd.trajectory(**options()))
+    for t in (0, 2, 3):
+        rest = list(drdsgd.trajectory(**options(start=whole[t])))
+        assert [p.state.t for p in rest] == list(range(t + 1, 8))
+        assert torch.equal(rest[-1].state.theta, whole[-1].state.theta)
+        assert rest[-1].floats_sent == whole[-1].floats_sent
+
+
+def test_train_loss_is_this_rounds_batch() -> None:
+    from drdsgd.batches import Batches
+
+    model = models.logistic((6,), 3)
+    first = next(iter(drdsgd.trajectory(**options(model=model, seed=4))))
+    x, y = Batches(DEVICES, 4, seed=4)(0)
+    expected = nn.functional.cross_entropy(model(x.flatten(0, 1)), y.flatten())
+    assert first.metrics is not None and first.metrics.train_loss == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
+def test_the_loop_gives_the_same_metrics() -> None:
+    runs = [drdsgd.train(**options(execution=execution)) for execution in ("batched", "loop")]
+    assert torch.allclose(runs[0].theta, runs[1].theta, atol=1e-6)
+    assert runs[0].final.consensus == runs[1].final.consensus
+
+
+def test_reference_weights() -> None:
+    """By samples, a device with three times as many counts three times; uniform, all the same."""
+    x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
+    uneven = data.from_pairs([(x[:2], y[:2]), (x[2:], y[2:])], [(x[:1], y[:1])] * 2, classes=3)
+    for reference, share in (("samples", [0.5, 1.5]), ("uniform", [1.0, 1.0])):
+        start = next(iter(drdsgd.trajectory(**options(data=uneven, graph=graphs.ring(2), reference=reference))))
+        assert start.state.objective["share"].tolist() == share
+
+
+def test_a_mixing_of_your_own() -> None:
+    plain = drdsgd.train(**options())
+    assert torch.equal(drdsgd.train(**options(graph=metropolis(graphs.ring(K)))).theta, plain.theta)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "says"),
+    [
+        (drdsgd.dr_dsgd(eta=0.2, mu=0.001), r"round 0: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip"),
+        (drdsgd.dsgd(eta=1e38), r"round \d: the (loss|model) of device \d .*smaller eta"),
+    ],
+)
+def test_divergence_is_noticed(algorithm: Algorithm, says: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(Diverged, match=says) as caught:
+        drdsgd.train(**options(algorithm=algorithm, model=models.mlp((6,), 3, [8])))
+    assert "\n" not in str(caught.value)
+    assert 0 <= caught.value.round <= 7 and 0 <= caught.value.device < K
+
+
+def test_a_loss_that_is_not_finite_at_the_start_is_noticed() -> None:
+    model = models.logistic((6,), 3)
+    nn.init.constant_(next(model.parameters()), math.inf)
+    with pytest.raises(Diverged, match="round 0: the loss of device 0"):
+        drdsgd.train(**options(model=model))
+
+
+def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
+    def step(theta: Tensor, grad: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        return (theta * math.inf if mix.t == 6 else theta), state
+
+    last_step_overflows = Algorithm(drdsgd.erm(), GossipOptimizer(lambda theta: {}, step))  # no later loss shows it
+    with pytest.raises(Diverged, match="round 6: the model of device 0"):
+        drdsgd.train(**options(algorithm=last_step_overflows))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rounds": 0}, "rounds must be at least 1: 0"),
+        ({"batch_size": -1}, "batch_size must be at least 1: -1"),
+        ({"eval_every": 0}, "eval_every must be at least 1: 0"),
+        ({"graph": graphs.ring(4)}, "graph has 4 nodes but there are data for 5"),
+        ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "GroupNorm"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        drdsgd.train(**options(**change))
