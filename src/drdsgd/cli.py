@@ -267,14 +267,15 @@ def report(
 ) -> None:
     """A self-contained HTML page of runs."""
     from drdsgd import report as reports
+    from drdsgd import summary
 
-    _show(reports.find_runs(runs))
+    _show(summary.find_runs(runs))
     print(f"report: {reports.write(runs, out or runs[0] / 'report.html')}")
 
 
 def _compare(plan: Study, out: Path, resume: bool, again: str) -> None:
     """Run a study with one bar for all its runs; then the table, the picture and the report."""
-    from drdsgd import plots, report, study
+    from drdsgd import plots, report, study, summary
     from drdsgd.progress import bar
     from drdsgd.training import Progress
 
@@ -290,15 +291,15 @@ def _compare(plan: Study, out: Path, resume: bool, again: str) -> None:
         except Interrupted as stopped:
             raise Interrupted(f"{stopped}; continue with: drdsgd {again} --out {out}") from None
     _show(records)
-    print(f"picture: {plots.curves(report.groups(records), out / 'curves.png')}")
+    print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
     print(f"report: {report.write([out], out / 'report.html')}")
 
 
 def _show(records: Sequence[Record]) -> None:
     """The table of runs on the terminal, and what went wrong with those that diverged."""
-    from drdsgd import report
+    from drdsgd import summary
 
-    _console().print(report.rich_table(report.table(report.groups(records))))
+    _console().print(summary.rich_table(summary.table(summary.groups(records))))
     for record in records:
         if record.status == "diverged":
             print(f"{record.path}: {record.message}")

@@ -23,7 +23,8 @@ from drdsgd.errors import InputError
 from drdsgd.files import replacing
 from drdsgd.graphs import Positions, layout
 from drdsgd.records import Record
-from drdsgd.report import COLOURS, Groups, Measure, curve
+from drdsgd.report import COLOURS
+from drdsgd.summary import Groups, Measure, curve
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -49,6 +50,7 @@ _STYLE: dict[Any, Any] = {
     "axes.labelcolor": "#333333",
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.xmargin": 0.01,
     "grid.color": "#e4e6e9",
     "grid.linewidth": 0.8,
     "xtick.color": "#555555",

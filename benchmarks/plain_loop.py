@@ -1,0 +1,328 @@
+"""How fast is `drdsgd train` next to the loop that one would write by hand, and do both give the same numbers?
+
+The hand-written loop (`plain_loop`) is ordinary PyTorch: a list of K modules, each with its `DataLoader` and its
+`SGD`, and averaging of `state_dict`s over neighbours. It shares only the problem with the package: graph, data of
+every device, initial model. With `--batches same` its loaders yield the very samples that drdsgd draws, so models
+and accuracies must agree up to rounding; with `--batches shuffled` they shuffle, as most people would write it.
+
+    python benchmarks/plain_loop.py                          the issue's setting: Fashion-MNIST, K=25, T=300, mu=5
+    python benchmarks/plain_loop.py --batches shuffled --json OUT.json
+
+Timed: the wall time of all rounds with an evaluation every 10 of them and at the end. The clock starts after the
+evaluation of round 0, so reading the data is not in it, and stops when the result is there. The plain loop trains
+and scores; drdsgd does all that `drdsgd train` does (`runs.run`: also losses, per-class accuracy, records on disk,
+checkpoints). "whole" adds what comes before: reading and dealing the data, graph, initial model, round 0.
+
+The plain loop is not made slow: features are scaled to floats beforehand, batches are drawn beforehand, each test
+set is one forward pass, and no losses, records or checkpoints are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from drdsgd import batches, runs
+from drdsgd.data import Samples
+from drdsgd.errors import Diverged, InputError
+from drdsgd.experiment import Experiment, make_data, make_graph, make_model
+from drdsgd.files import write_text
+from drdsgd.metrics import Accuracy
+from drdsgd.training import Progress
+
+Draws = Literal["same", "shuffled"]
+Batch = list[Tensor]  # features [B, ...], labels [B]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One evaluation: every device's test accuracy in percent, with the consensus and with its own model."""
+
+    round: int
+    consensus: list[float]
+    local: list[float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run of either side: models [K, d] at the end, all evaluations, and wall times in seconds."""
+
+    theta: Tensor
+    scores: list[Scores]
+    seconds: float
+    whole: float
+
+
+# ---------------------------------------------------------------------------------------------- the plain loop
+
+
+def plain_loop(e: Experiment, draws: Draws = "same") -> Outcome:
+    """The experiment in plain PyTorch."""
+    begun = time.perf_counter()
+    torch.set_num_threads(e.threads)
+    graph, devices = make_graph(e), make_data(e)
+    initial = make_model(e, devices)
+    dtype = next(initial.parameters()).dtype
+
+    def datasets(samples: Samples) -> list[TensorDataset]:
+        x = samples.x.to(dtype) * devices.scale.to(dtype) + devices.shift.to(dtype)
+        sizes = samples.sizes.tolist()
+        return [TensorDataset(*pair) for pair in zip(x.split(sizes), samples.y.split(sizes), strict=True)]
+
+    K = e.devices
+    train, test = datasets(devices.train), datasets(devices.test)
+    n = [len(dataset) for dataset in train]
+    share = [K * n[i] / sum(n) for i in range(K)] if e.reference == "samples" else [1.0] * K
+    W = [{j: 1 / (1 + max(graph.degree(i), graph.degree(j))) for j in graph.neighbors(i)} for i in range(K)]
+    for i in range(K):
+        W[i][i] = 1 - sum(W[i].values())
+
+    models = [copy.deepcopy(initial) for _ in range(K)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=e.eta) for model in models]
+    loaders = [forever(loader) for loader in make_loaders(e, train, draws)]
+    loss_function = nn.CrossEntropyLoss()
+
+    scores = [evaluate(0, models, test)]
+    started = time.perf_counter()
+    for t in range(1, e.rounds + 1):
+        for i in range(K):
+            x, y = next(loaders[i])
+            optimizers[i].zero_grad()
+            loss = loss_function(models[i](x), y)
+            weight = share[i]
+            if e.mu is not None:  # DR-DSGD: the gradient times h / mu, h = exp(loss / mu)
+                weight *= math.exp(loss.item() / e.mu) / e.mu
+            (weight * loss).backward()
+            optimizers[i].step()
+
+        states = [model.state_dict() for model in models]
+        mixed = [average([states[j] for j in W[i]], list(W[i].values())) for i in range(K)]
+        for model, state in zip(models, mixed, strict=True):
+            model.load_state_dict(state)
+
+        if t % e.eval_every == 0 or t == e.rounds:
+            scores.append(evaluate(t, models, test))
+    ended = time.perf_counter()
+    theta = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in models])
+    return Outcome(theta, scores, ended - started, ended - begun)
+
+
+def make_loaders(e: Experiment, train: Sequence[TensorDataset], draws: Draws) -> list[DataLoader[tuple[Tensor, ...]]]:
+    """One loader per device: shuffling, or with a batch sampler that yields drdsgd's own draw, round after round."""
+    n = [len(dataset) for dataset in train]
+    if draws == "shuffled":
+        generator = torch.Generator().manual_seed(e.seed)
+        return [
+            DataLoader(dataset, min(e.batch_size, len(dataset)), shuffle=True, drop_last=True, generator=generator)
+            for dataset in train
+        ]
+    K, T = len(train), e.rounds
+    drawn = [batches.draw(e.seed, torch.arange(K), t, torch.tensor(n), e.batch_size).tolist() for t in range(T)]
+    return [DataLoader(train[i], batch_sampler=[drawn[t][i] for t in range(T)]) for i in range(K)]
+
+
+def forever(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[Batch]:
+    """The loader's batches, epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def average(states: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
+    """The weighted sum of state_dicts."""
+    mixed = {name: torch.zeros_like(value) for name, value in states[0].items()}
+    for state, weight in zip(states, weights, strict=True):
+        for name, value in state.items():
+            mixed[name] += weight * value
+    return mixed
+
+
+@torch.no_grad()
+def evaluate(t: int, models: Sequence[nn.Module], test: Sequence[TensorDataset]) -> Scores:
+    """Score the consensus model, and each device's own, on the device's test set."""
+    K = len(models)
+    consensus = copy.deepcopy(models[0])
+    consensus.load_state_dict(average([model.state_dict() for model in models], [1 / K] * K))
+
+    def accuracy(model: nn.Module, dataset: TensorDataset) -> float:
+        x, y = dataset.tensors
+        return 100 * int((model(x).argmax(dim=1) == y).sum()) / len(y)
+
+    return Scores(
+        t,
+        [accuracy(consensus, dataset) for dataset in test],
+        [accuracy(model, dataset) for model, dataset in zip(models, test, strict=True)],
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the package
+
+
+def package(e: Experiment) -> Outcome:
+    """The experiment as `drdsgd train` runs it, into a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        started, last = math.nan, None
+
+        def watch(progress: Progress) -> None:
+            nonlocal started, last
+            if progress.state.t == 0:
+                started = time.perf_counter()
+            last = progress
+
+        begun = time.perf_counter()
+        record = runs.run(e, Path(folder) / "run", watch=watch)
+        ended = time.perf_counter()
+    assert last is not None
+    scores = [Scores(m.round, m.consensus.per_device, m.local.per_device) for m in record.metrics]
+    return Outcome(last.state.theta, scores, ended - started, ended - begun)
+
+
+# -------------------------------------------------------------------------------------------- the comparison
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two runs of one problem are apart.
+
+    `final` and `ever` are the largest difference of a device's accuracy (points), consensus or local, at the end
+    and over all evaluations; `models` is `||theta - theta'|| / ||theta'||`.
+    """
+
+    final: float
+    ever: float
+    models: float
+
+    @staticmethod
+    def of(a: Outcome, b: Outcome) -> Agreement:
+        """Compare two runs that were evaluated at the same rounds."""
+        gaps = []
+        for one, other in zip(a.scores, b.scores, strict=True):
+            assert one.round == other.round
+            pairs = zip(one.consensus + one.local, other.consensus + other.local, strict=True)
+            gaps.append(max(abs(p - q) for p, q in pairs))
+        models = torch.linalg.vector_norm(a.theta - b.theta) / torch.linalg.vector_norm(b.theta)
+        return Agreement(gaps[-1], max(gaps), float(models))
+
+
+@dataclass
+class Times:
+    """Seconds of one side at one number of threads, one entry per repeat."""
+
+    seconds: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Note another run."""
+        self.seconds.append(outcome.seconds)
+        self.whole.append(outcome.whole)
+
+    @property
+    def median(self) -> float:
+        """The median over repeats."""
+        return statistics.median(self.seconds)
+
+    def __str__(self) -> str:
+        spread = f"{min(self.seconds):.2f} to {max(self.seconds):.2f}"
+        return f"{self.median:7.2f} s  ({spread}; whole {statistics.median(self.whole):.2f})"
+
+
+def describe(outcome: Outcome) -> str:
+    """Average and worst accuracy at the end."""
+    last = outcome.scores[-1]
+    kinds = {"consensus": Accuracy.over(last.consensus), "local": Accuracy.over(last.local)}
+    return ", ".join(f"{kind} average {a.average:.2f} worst {a.worst:.2f}" for kind, a in kinds.items())
+
+
+def main(
+    rounds: Annotated[int, typer.Option(help="communication rounds T")] = 300,
+    devices: Annotated[int, typer.Option(help="number of devices K")] = 25,
+    mu: Annotated[float, typer.Option(help="robustness of dr-dsgd")] = 5.0,
+    algorithm: Annotated[str, typer.Option(help="dsgd or dr-dsgd")] = "dr-dsgd",
+    dataset: Annotated[str, typer.Option(help="fashion-mnist, digits or cifar10")] = "fashion-mnist",
+    dtype: Annotated[str, typer.Option(help="float32 or float64")] = "float32",
+    threads: Annotated[list[int] | None, typer.Option(help="threads; may be given again; default 1 and 2")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="runs of each side per number of threads")] = 3,
+    draws: Annotated[Draws, typer.Option("--batches", help="drdsgd's own, or an ordinary shuffle")] = "same",
+    out: Annotated[Path | None, typer.Option("--json", help="write all numbers to this file")] = None,
+) -> None:
+    """Time `drdsgd train` against the same training in plain PyTorch, in turns, and compare what comes out."""
+    experiments = [
+        Experiment(
+            algorithm=algorithm, dataset=dataset, devices=devices, rounds=rounds, dtype=dtype, threads=count,
+            mu=None if algorithm == "dsgd" else mu, graph="erdos-renyi", p=0.3, shards=2, seed=0,
+        )
+        for count in threads or (1, 2)
+    ]  # fmt: skip
+    e = experiments[0]
+    print(f"{algorithm} on {dataset}, K={devices}, T={rounds}, mu={e.mu}, eta={e.eta:.4f}, B={e.batch_size}, {dtype}")
+    print(f"{draws} batches; torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+
+    for experiment in experiments:  # what is imported or compiled on first use is not timed
+        warm_up = experiment.replace(rounds=2)
+        plain_loop(warm_up, draws)
+        package(warm_up)
+
+    plain = {experiment.threads: Times() for experiment in experiments}
+    ours = {experiment.threads: Times() for experiment in experiments}
+    agreements: list[Agreement] = []
+    for repeat in range(repeats):
+        for experiment in experiments:
+            a, b = plain_loop(experiment, draws), package(experiment)
+            plain[experiment.threads].add(a)
+            ours[experiment.threads].add(b)
+            agreements.append(Agreement.of(a, b))
+            times = f"plain {a.seconds:.2f} s, drdsgd {b.seconds:.2f} s"
+            print(f"repeat {repeat + 1} of {repeats}, {experiment.threads} threads: {times}", flush=True)
+
+    results: list[dict[str, Any]] = []
+    print("\nmedian seconds of all rounds and evaluations (spread; with set-up and reading the data)")
+    for count in plain:
+        p, o = plain[count], ours[count]
+        print(f"{count} threads  plain  {p}\n           drdsgd {o}\n           ratio  {p.median / o.median:7.2f}")
+        results.append({"threads": count, "plain": asdict(p), "drdsgd": asdict(o), "ratio": p.median / o.median})
+    best = min(p.median for p in plain.values()) / min(o.median for o in ours.values())
+    print(f"each side at its best number of threads: ratio {best:.2f}")
+
+    print(f"\nat the end: plain   {describe(a)}\n            drdsgd  {describe(b)}")
+    apart = Agreement(*(max(getattr(x, name) for x in agreements) for name in ("final", "ever", "models")))
+    print(
+        f"largest difference of a device's accuracy: {apart.final:.3g} points at the end, {apart.ever:.3g} over all "
+        f"evaluations\nrelative distance of the models: {apart.models:.2g}"
+    )
+    if draws == "shuffled":
+        print("(other batches, so these only resemble each other; --batches same checks the numbers)")
+    if out is not None:
+        report = {
+            "experiment": e.model_dump(exclude={"threads"}, exclude_none=True),
+            "batches": draws,
+            "machine": {"cores": os.cpu_count(), "torch": torch.__version__},
+            "results": results,
+            "best_ratio": best,
+            "final": {"plain": asdict(a.scores[-1]), "drdsgd": asdict(b.scores[-1])},
+            "agreement": asdict(apart),
+        }
+        write_text(out, json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    try:
+        app()
+    except (InputError, Diverged) as error:
+        print(f"plain_loop: {error}", file=sys.stderr)
+        sys.exit(2)

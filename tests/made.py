@@ -1,0 +1,70 @@
+"""Runs to look at: a small real study, and records made up to have the numbers that a test wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drdsgd import summary
+from drdsgd.experiment import Experiment
+from drdsgd.metrics import Accuracy, Metrics
+from drdsgd.records import Network, Record
+from drdsgd.runs import run
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&\"'%{x}[red]"
+
+
+def experiment(**fields: Any) -> Experiment:
+    """A tiny one."""
+    tiny = {"dataset": "synthetic", "devices": 5, "rounds": 6, "eval_every": 2, "graph": "ring", "threads": 1}
+    return Experiment(**{**tiny, **fields})
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two algorithms over two seeds, as `compare` leaves them."""
+    out = tmp_path_factory.mktemp("study")
+    for algorithm in ("dr-dsgd", "dsgd"):
+        for seed in (0, 1):
+            run(experiment(algorithm=algorithm, seed=seed), out / algorithm / f"seed-{seed}")
+    return out
+
+
+def metrics(t: int, per_device: Sequence[float]) -> Metrics:
+    """An evaluation in which local models are one point better than the consensus model."""
+    local = Accuracy.over([v + 1 for v in per_device])
+    return Metrics(t, Accuracy.over(per_device), local, [None, 50.0], 0.1, 0.5, 10 * t, 0.1)
+
+
+def record(
+    ends: Sequence[float], *, status: str = "finished", rounds: Sequence[int] = (0, 6), message: str = "", **fields: Any
+) -> Record:
+    """A run whose devices are at 50 % until its last evaluation, and there at `ends`."""
+    K = len(ends)
+    e = experiment(**{"devices": K, **fields})
+    network = Network(
+        edges=[(i, (i + 1) % K) for i in range(K)],
+        positions=[(math.cos(i), math.sin(i)) for i in range(K)],
+        label_counts=[[3, i] for i in range(K)],
+        rho=0.5,
+    )
+    lines = [metrics(t, [50.0] * K) for t in rounds[:-1]] + [metrics(rounds[-1], ends)]
+    path = Path("runs") / e.algorithm / f"seed-{e.seed}"
+    return Record(path, e, network, lines, status, message, {"drdsgd": "0.1.0"})
+
+
+def pair(worst: Sequence[float], average: Sequence[float]) -> list[summary.Row]:
+    """DSGD at worst 40 and average 60 in every seed, and DR-DSGD that much above it."""
+    runs = []
+    for seed, (w, a) in enumerate(zip(worst, average, strict=True)):
+        # devices at 40 + w, and two that bring the average to 60 + a
+        rest = (3 * (60 + a) - (40 + w)) / 2
+        runs += [record([40, 70, 70], algorithm="dsgd", seed=seed), record([40 + w, rest, rest], seed=seed)]
+    return summary.table(summary.groups(runs))
+
+
+# ------------------------------------------------------------------------ runs
