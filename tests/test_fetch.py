@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drdsgd import data, fetch
+from drdsgd import datasets, fetch
 from drdsgd.errors import InputError
 
 CLOSED = "http://127.0.0.1:9/"  # nobody listens there
@@ -41,9 +41,9 @@ def tree(folder: Path) -> list[Path]:
 
 def pretend(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> dict[str, bytes]:
     """Let these small files be the known data set."""
-    known = data.KNOWN[name]
+    known = datasets.KNOWN[name]
     table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
-    monkeypatch.setitem(data.KNOWN, name, replace(known, files=table))
+    monkeypatch.setitem(datasets.KNOWN, name, replace(known, files=table))
     return files
 
 
@@ -56,14 +56,14 @@ def fashion(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         side = (28).to_bytes(4, "big")
         files[f"{part}-images-idx3-ubyte"] = b"\0\0\x08\x03" + dims + 2 * side + rng.bytes(n * 784)
         files[f"{part}-labels-idx1-ubyte"] = b"\0\0\x08\x01" + dims + bytes(i % 10 for i in range(n))
-    return pretend(monkeypatch, "fashion-mnist", {name: files[name] for name in data.KNOWN["fashion-mnist"].files})
+    return pretend(monkeypatch, "fashion-mnist", {name: files[name] for name in datasets.KNOWN["fashion-mnist"].files})
 
 
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     rng = np.random.default_rng(0)
     files = {}
-    for k, name in enumerate(data.KNOWN["cifar10"].files):
+    for k, name in enumerate(datasets.KNOWN["cifar10"].files):
         rows = rng.integers(0, 256, (3 + k, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         files[name] = rows.tobytes()
@@ -180,12 +180,12 @@ def test_fashion_mnist_from_its_address(
     serve_fashion(site, monkeypatch, fashion)
     told: list[tuple[str, int, int | None]] = []
     folder = fetch.get("fashion-mnist", progress=lambda *news: told.append(news))
-    assert folder == data.cache_folder("fashion-mnist") == tmp_path / "cache/drdsgd/fashion-mnist"
+    assert folder == datasets.cache_folder("fashion-mnist") == tmp_path / "cache/drdsgd/fashion-mnist"
     assert [path.name for path in tree(tmp_path / "cache/drdsgd")] == [
         "fashion-mnist",
         *sorted(f"{name}.gz" for name in fashion),
     ]
-    assert len(data.fashion_mnist().y_train) == 30  # found without being told where
+    assert len(datasets.fashion_mnist().y_train) == 30  # found without being told where
     for name in fashion:
         length = len(site.pages[f"/{name}.gz"][0])
         mine = [(done, total) for label, done, total in told if label == f"{name}.gz"]
@@ -211,7 +211,7 @@ def test_a_spoilt_file_is_replaced_and_others_are_kept(
     (own / "t10k-labels-idx1-ubyte.gz").write_bytes(b"spoilt")
     (own / "train-images-idx3-ubyte").write_bytes(b"spoilt, unpacked")
     assert fetch.get("fashion-mnist", own) == own
-    assert data.state_of("fashion-mnist", own) == ("ok", own)
+    assert datasets.state_of("fashion-mnist", own) == ("ok", own)
     assert (own / "notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
@@ -222,13 +222,13 @@ def test_cifar10_from_its_address(
     serve_cifar(site, monkeypatch, tar({"cifar-10-batches-bin/readme.html": b"hello", **official(cifar)}))
     folder = fetch.get("cifar10", tmp_path / "a/b/c")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == cifar
-    assert data.state_of("cifar10", folder) == ("ok", folder)
+    assert datasets.state_of("cifar10", folder) == ("ok", folder)
 
 
 def test_file_addresses_work_too(cifar: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mirror.tar.gz").write_bytes(tar(official(cifar)))
     monkeypatch.setattr(fetch, "CIFAR10_ADDRESS", (tmp_path / "mirror.tar.gz").as_uri())
-    assert data.state_of("cifar10", fetch.get("cifar10"))[0] == "ok"
+    assert datasets.state_of("cifar10", fetch.get("cifar10"))[0] == "ok"
 
 
 def test_a_tar_cannot_write_elsewhere(
@@ -414,7 +414,7 @@ def test_fashion_mnist_from_debian(
     tools("dpkg", DPKG)
     labels: set[str] = set()
     folder = fetch.get("fashion-mnist", tmp_path / "new", progress=lambda label, *_: labels.add(label))
-    assert data.state_of("fashion-mnist", folder) == ("ok", folder)
+    assert datasets.state_of("fashion-mnist", folder) == ("ok", folder)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert capfd.readouterr() == ("", "")
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, one_line
 from drdsgd.files import replacing
 from drdsgd.round import State
 from drdsgd.training import Progress
@@ -45,7 +45,10 @@ def save(path: Path, progress: Progress) -> None:
         "seconds": repr(progress.seconds),
     }
     with replacing(path) as temporary:
-        save_file(tensors, temporary, {**about, "sha256": _digest(tensors, about)})
+        try:
+            save_file(tensors, temporary, {**about, "sha256": _digest(tensors, about)})
+        except SafetensorError as error:  # a full disk, for one
+            raise OSError(f"can't write {path}: {error}") from error
 
 
 def load(path: Path, device: str = "cpu") -> Progress:
@@ -55,7 +58,7 @@ def load(path: Path, device: str = "cpu") -> Progress:
             header = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
-        raise InputError(_corrupt(path, " ".join(str(error).split()))) from error
+        raise InputError(_corrupt(path, one_line(error))) from error
     if header.get("format") != FORMAT:
         raise InputError(_corrupt(path, f"its format is {header.get('format')!r}, not {FORMAT!r}"))
     if header.pop("sha256", None) != _digest(tensors, header):

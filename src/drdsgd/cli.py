@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,10 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _status(arguments: Sequence[str] | None) -> int:
     """Run a command; everything that is not a bug ends in one line and an exit status."""
     try:
-        result = app(args=arguments, standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        # not app(...): that would swallow an interruption and what it says
+        command = typer.main.get_command(app)
+        with command.make_context("drdsgd", sys.argv[1:] if arguments is None else list(arguments)) as context:
+            command.invoke(context)
+        return 0
+    except typer.Exit as done:
+        return done.exit_code
     except typer.TyperException as error:
-        # typer's own explanation takes many lines
+        # typer's own explanation takes many lines; where it has shown the help, it has none
         return _say(2, error.format_message())
     except InputError as error:
         return _say(2, str(error))
@@ -65,11 +72,28 @@ def _status(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _say(2, f"{where}{error.strerror or error}; check the path, its permissions and the space on the disk")
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):  # torch has no class of its own for this
+            raise
+        return _say(2, f"not enough memory ({error}); use a smaller --batch-size, --model or number of --devices")
 
 
 def _say(status: int, message: str) -> int:
-    print("drdsgd:", " ".join(message.split()), file=sys.stderr)
+    if message:
+        print("drdsgd:", " ".join(message.splitlines()), file=sys.stderr)
     return status
+
+
+@contextmanager
+def _continued_with(command: str, out: Path, begun: Path) -> Iterator[None]:
+    """An interruption within says how to go on, if the file `begun` is there to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if not begun.exists():
+            raise
+        said = str(stopped) or "stopped"
+        raise Interrupted(f"{said}; continue with: drdsgd {command} --out {shlex.quote(str(out))}") from None
 
 
 _METAVAR = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
@@ -119,38 +143,38 @@ def train(
 ) -> None:
     """One run into a folder; --resume continues it."""
     from drdsgd import experiment, records, report
-    from drdsgd.runs import run
+    from drdsgd.runs import check_unchanged, run
     from drdsgd.training import Progress
 
-    fields = {**(_load(file) if file else {}), **given}
+    fields = {**(experiment.load(file) if file else {}), **given}
     if resume:
         if out is None:
             raise InputError("--resume: say which run with --out DIR")
-        config = records.Folder(out).config
-        if not config.exists():
+        if not records.Folder(out).config.exists():
             raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
-        fields = {**experiment.load(config), **fields}
+        check_unchanged(records.Folder(out), fields)
+        fields = {**records.read_config(records.Folder(out).config).model_dump(), **fields}
     e = experiment.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
     from drdsgd.progress import bar
 
-    with bar(_console(stderr=True), f"{e.algorithm}, {e.dataset}", e.rounds) as advance:
-        note = ""
+    with _continued_with("train --resume", folder, begun=records.Folder(folder).config):
+        with bar(_console(stderr=True), f"{e.algorithm}, {e.dataset}", e.rounds) as advance:
+            note = ""
 
-        def watch(progress: Progress) -> None:
-            nonlocal note
-            if progress.metrics is not None:
-                accuracy = progress.metrics.consensus
-                note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
-            advance(progress.state.t, note)
+            def watch(progress: Progress) -> None:
+                nonlocal note
+                if progress.metrics is not None:
+                    accuracy = progress.metrics.consensus
+                    note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
+                advance(progress.state.t, note)
 
-        try:
             record = run(e, folder, resume=resume, watch=watch)
-        except Interrupted as stopped:
-            raise Interrupted(f"{stopped}; continue with: drdsgd train --resume --out {folder}") from None
-    _show([record])
-    print(f"report: {report.write([folder], folder / 'report.html')}")
+        _show([record])
+        print(f"report: {report.write([folder], folder / 'report.html')}")
+    if record.status == "diverged":  # before, and now shown again
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -233,7 +257,7 @@ def data(context: typer.Context) -> None:
         return
     from rich.table import Table
 
-    from drdsgd.data import available
+    from drdsgd.datasets import available
 
     table = Table("data set", "train", "test", "size", "checksums")
     table.add_column("where", overflow="fold")
@@ -281,18 +305,16 @@ def _compare(plan: Study, out: Path, resume: bool, again: str) -> None:
 
     cells = plan.cells(out)
     before = {cell.path: sum(other.experiment.rounds for other in cells[:k]) for k, cell in enumerate(cells)}
-    with bar(_console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
+    with _continued_with(again, out, begun=out / "study.toml"):
+        with bar(_console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
 
-        def watch(cell: study.Cell, progress: Progress) -> None:
-            advance(before[cell.path] + progress.state.t, f"{cell.label}, seed {cell.experiment.seed}")
+            def watch(cell: study.Cell, progress: Progress) -> None:
+                advance(before[cell.path] + progress.state.t, f"{cell.label}, seed {cell.experiment.seed}")
 
-        try:
             records = study.compare(plan, out, resume=resume, watch=watch)
-        except Interrupted as stopped:
-            raise Interrupted(f"{stopped}; continue with: drdsgd {again} --out {out}") from None
-    _show(records)
-    print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
-    print(f"report: {report.write([out], out / 'report.html')}")
+        _show(records)
+        print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
+        print(f"report: {report.write([out], out / 'report.html')}")
 
 
 def _show(records: Sequence[Record]) -> None:
@@ -303,12 +325,6 @@ def _show(records: Sequence[Record]) -> None:
     for record in records:
         if record.status == "diverged":
             print(f"{record.path}: {record.message}")
-
-
-def _load(file: Path) -> dict[str, Any]:
-    from drdsgd import experiment
-
-    return experiment.load(file)
 
 
 def _console(stderr: bool = False) -> Console:
@@ -323,6 +339,8 @@ def _seeds(text: str) -> tuple[int, ...]:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"--seeds {text}: give how many, such as 3, or which, such as 0,3,7") from None
+    if len(numbers) == 1 and numbers[0] > 10_000:
+        raise InputError(f"--seeds {text}: that many runs? give how many, such as 3, or which, such as 0,3,7")
     chosen = tuple(range(numbers[0])) if len(numbers) == 1 else tuple(numbers)
     if not chosen or min(chosen) < 0 or len(set(chosen)) != len(chosen):
         raise InputError(f"--seeds {text}: give at least one, each once, none below 0")

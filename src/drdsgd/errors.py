@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Diverged", "InputError", "Interrupted"]
+__all__ = ["Diverged", "InputError", "Interrupted", "one_line"]
 
 
 class InputError(ValueError):
@@ -23,3 +23,12 @@ class Diverged(ArithmeticError):
 
 class Interrupted(KeyboardInterrupt):
     """A run was asked to stop, and left a checkpoint after its last whole round."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line, for use within another.
+
+    >>> one_line(ValueError("first\\n second"))
+    'first second'
+    """
+    return " ".join(str(error).split()) or type(error).__name__

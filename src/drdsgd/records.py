@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drdsgd import experiment
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, one_line
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
 from drdsgd.metrics import Metrics
@@ -76,7 +76,7 @@ class Folder:
     @property
     def status(self) -> Status:
         """finished, diverged or unfinished."""
-        return str(_json(self.summary)["status"]) if self.summary.exists() else "unfinished"
+        return str(_summary(self.summary)["status"])
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -107,9 +107,29 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
 
-    def rewind(self, t: int) -> None:
-        """Drop evaluations after round t, and a half-written last line: the run will make them again."""
-        kept = [m for m in read_metrics(self.metrics) if m.round <= t] if self.metrics.exists() else []
+    def check_network(self, network: Network) -> None:
+        """Refuse to go on with another graph or other data than the run began with."""
+        before = read_network(self.network)
+        for what, same in (
+            ("graph", before.edges == network.edges),
+            ("data", before.label_counts == network.label_counts),
+        ):
+            if not same:
+                raise InputError(
+                    f"the {what} changed since the run in {self.path} began; start another with another --out"
+                )
+
+    def rewind(self, t: int, eval_every: int) -> None:
+        """Drop what a killed run left: evaluations after round t, a half-written line, temporary files."""
+        kept = [m for m in read_metrics(self.metrics) if m.round <= t]
+        missing = set(range(0, t + 1, eval_every)) - {m.round for m in kept}
+        if missing:
+            raise InputError(
+                f"{self.metrics} lacks the evaluation of round {min(missing)}, but the checkpoint is at round {t}; "
+                f"remove {self.checkpoint} to start the run again from round 0"
+            )
+        for stray in self.checkpoint.parent.glob(f".{self.checkpoint.name}.*"):
+            stray.unlink()
         write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))
 
     def finish(self, status: Status, message: str) -> None:
@@ -130,18 +150,12 @@ def read(path: Path) -> Record:
     if not folder.config.exists():
         raise InputError(f"{path} is not a run's folder: it has no config.toml")
     e = read_config(folder.config)
-    network = _json(folder.network)
-    summary = _json(folder.summary) if folder.summary.exists() else {}
-    metrics = read_metrics(folder.metrics)
+    network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
     if not metrics:
-        raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
-    try:
-        return Record(
-            path, e, Network(**network), metrics,
-            summary.get("status", "unfinished"), summary.get("message", ""), summary.get("versions", {}),
-        )  # fmt: skip
-    except TypeError as error:
-        raise InputError(f"{folder.network} is corrupt: {error}") from error
+        raise InputError(
+            f"{folder.metrics} has no evaluation; {summary['message'] or 'continue the run with --resume'}"
+        )
+    return Record(path, e, network, metrics, summary["status"], summary["message"], summary["versions"])
 
 
 def read_config(path: Path) -> Experiment:
@@ -163,10 +177,26 @@ def read_metrics(path: Path) -> list[Metrics]:
             metrics.append(Metrics.from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path} line {number} is corrupt ({' '.join(str(error).split())}); remove the line, "
-                "or the whole file to start the run again"
+                f"{path} line {number} is corrupt ({one_line(error)}); repair it, "
+                "or run the experiment again into another --out"
             ) from error
     return metrics
+
+
+def read_network(path: Path) -> Network:
+    """The graph and what the devices hold, from a network.json."""
+    values = _json(path)
+    try:
+        edges = [(int(i), int(j)) for i, j in values["edges"]]
+        positions = [(float(x), float(y)) for x, y in values["positions"]]
+        counts = [[int(n) for n in row] for row in values["label_counts"]]
+        network = Network(edges, positions, counts, float(values["rho"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is corrupt: {type(error).__name__} {error}; {_AGAIN}") from error
+    K = len(positions)
+    if len(counts) != K or not all(0 <= i < K for edge in edges for i in edge):
+        raise InputError(f"{path} is corrupt: its edges, positions and label_counts do not belong together; {_AGAIN}")
+    return network
 
 
 def network(graph: nx.Graph, data: Devices, rho: float) -> Network:
@@ -193,13 +223,26 @@ def versions() -> dict[str, str]:
     }
 
 
+_AGAIN = "run the experiment again into another --out"
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """What a summary.json says of the end; of a run without one, that it is unfinished."""
+    if not path.exists():
+        return {"status": "unfinished", "message": "", "versions": {}}
+    value = _json(path)
+    if value.get("status") not in ("finished", "diverged") or not {"message", "versions"} <= value.keys():
+        raise InputError(f"{path} is corrupt: it lacks status, message or versions; {_AGAIN}")
+    return value
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise InputError(f"{path} is missing; run the experiment again into another --out") from None
+        raise InputError(f"{path} is missing; {_AGAIN}") from None
     except ValueError as error:
-        raise InputError(f"{path} is corrupt: {error}; run the experiment again into another --out") from error
+        raise InputError(f"{path} is corrupt: {error}; {_AGAIN}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} is corrupt: it holds no table; run the experiment again into another --out")
+        raise InputError(f"{path} is corrupt: it holds no table; {_AGAIN}")
     return value

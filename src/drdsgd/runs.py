@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
 from drdsgd.training import Progress, trajectory
 
-__all__ = ["check_device", "run", "stop_requests"]
+__all__ = ["check_device", "check_unchanged", "run", "stop_requests"]
 
 
 def run(
@@ -49,16 +50,21 @@ def run(
         torch.set_num_threads(e.threads)
         graph, data = make_graph(e), make_data(e).to(check_device(e.device))
         mixing, model = metropolis(graph), make_model(e, data)
+        network = records.network(graph, data, rho(mixing.at(0)))
         start = checkpoint.load(folder.checkpoint, e.device) if folder.checkpoint.exists() else None
-        if start is None:
-            folder.start(e, records.network(graph, data, rho(mixing.at(0))))
-        folder.rewind(start.state.t if start else -1)
-
+        # all that can be wrong with the input is refused here, before anything is written
         steps = trajectory(
             model, data, mixing, make_algorithm(e),
             rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
             reference=e.reference, execution=e.execution, start=start,
         )  # fmt: skip
+        t = -1
+        if start is None:
+            folder.start(e, network)
+        else:
+            folder.check_network(network)
+            t = start.state.t
+        folder.rewind(t, e.eval_every)
         with stop_requests() as asked_to_stop:
             try:
                 for progress in steps:
@@ -66,15 +72,17 @@ def run(
                     if progress.metrics is not None:
                         folder.append(progress.metrics)
                     watch(progress)
-                    stop = asked_to_stop() and t < e.rounds
+                    stop = asked_to_stop()
                     # only after the metrics: a checkpoint promises that all lines up to its round are there
                     if t % e.checkpoint_every == 0 or t == e.rounds or stop:
                         checkpoint.save(folder.checkpoint, progress)
                     if stop:
-                        raise Interrupted(f"stopped after round {t} of {e.rounds}")
+                        break
             except Diverged as error:
                 folder.finish("diverged", str(error))
                 raise
+            if asked_to_stop():  # also after the last round: a comparison must not go on with its next run
+                raise Interrupted(f"stopped after round {t} of {e.rounds}")
         folder.finish("finished", "")
         return records.read(path)
 
@@ -89,9 +97,14 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
         return
     if not folder.config.exists():
         raise InputError(f"there is no run to resume in {folder.path}: it has no config.toml")
-    stored = records.read_config(folder.config)
-    for name in type(e).model_fields:
-        before, now = getattr(stored, name), getattr(e, name)
+    check_unchanged(folder, e.model_dump())
+
+
+def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other values of these fields than it began with."""
+    stored = records.read_config(folder.config).model_dump()
+    for name, now in fields.items():
+        before = stored.get(name, now)
         if before != now:
             raise InputError(
                 f"{spelling(name)} {now}: the run in {folder.path} has {before}; resume it unchanged, "
@@ -103,7 +116,7 @@ def check_device(name: str) -> torch.device:
     """The torch device of that name, if this machine has it."""
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"--device {name}: {str(error).splitlines()[0]}; cpu always works") from error
     return device

@@ -21,12 +21,14 @@ from drdsgd.errors import Diverged, InputError
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
 from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
-from drdsgd.records import Folder, Record, read
-from drdsgd.runs import run
+from drdsgd.records import Folder, Record, read, read_metrics
+from drdsgd.runs import check_unchanged, run
 from drdsgd.training import Progress
 
 __all__ = ["Cell", "Study", "compare", "load"]
 
+# what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired
+_OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed"))
 # fields that some algorithms have and others do not: in a comparison they go to those that have them
 _OF_SOME_ALGORITHMS = {"mu": ("dr-dsgd",), "loss_clip": ("dr-dsgd",)}
 
@@ -59,6 +61,11 @@ class Study:
         for name in _OF_SOME_ALGORITHMS:
             if name in self.options and not any(name in fields for fields in variants.values()):
                 raise InputError(f"{spelling(name)} {self.options[name]}: none of the algorithms compared has it")
+        first: dict[Experiment, str] = {}
+        for label, fields in variants.items():
+            other = first.setdefault(Experiment(**fields), label)
+            if other != label:
+                raise InputError(f"--algorithm: {other} and {label} are the same experiment; leave one out")
         return [
             Cell(label, Experiment(**{**fields, "seed": seed}), out / label / f"seed-{seed}")
             for seed in self.seeds
@@ -76,9 +83,11 @@ def load(path: Path) -> Study:
     """The study in a study.toml."""
     fields = experiment.load(path)
     try:
-        return Study(tuple(fields["algorithms"]), tuple(fields["seeds"]), fields["options"])
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is corrupt ({error}); name the algorithms and seeds again") from error
+        return Study(tuple(fields["algorithms"]), tuple(fields["seeds"]), dict(fields["options"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is corrupt ({type(error).__name__} {error}); remove it and give the same command without --resume"
+        ) from error
 
 
 def compare(
@@ -95,6 +104,9 @@ def compare(
     cells = study.cells(out)  # everything is checked before anything runs
     if not resume and (out / "study.toml").exists():
         raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
+    for cell in cells:
+        if (folder := Folder(cell.path)).config.exists():
+            check_unchanged(folder, cell.experiment.model_dump())
     write_text(out / "study.toml", study.to_toml())
     return list(_records(cells, watch))
 
@@ -105,6 +117,8 @@ def _records(cells: Sequence[Cell], watch: Callable[[Cell, Progress], None]) -> 
         try:
             yield run(cell.experiment, cell.path, resume=started, watch=functools.partial(watch, cell))
         except Diverged:
+            if not read_metrics(Folder(cell.path).metrics):
+                raise  # not even the start is finite, and that is the same for all algorithms
             yield read(cell.path)
 
 
@@ -130,7 +144,7 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
     for assignment in filter(None, own.split(",")):
         key, _, text = assignment.partition("=")
         name = key.strip().replace("-", "_")
-        if name not in OPTIONS:
-            raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, list(OPTIONS))}")
+        if name not in _OWN:
+            raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
         fields[name] = parse(name, text)
     return {**fields, "algorithm": algorithm}

@@ -96,7 +96,8 @@ def trajectory(
 
     All devices start from the parameters of `model`. A plain graph gets Metropolis weights. `reference` says
     whether devices count by their number of samples (p_i = n_i / n, eq. 1) or all the same (p_i = 1 / K).
-    `start` continues a run from where it was. A run that leaves the floats raises `Diverged`.
+    `start` continues a run from where it was. What does not fit together is refused here, before the first step
+    of the iterator. A run that leaves the floats raises `Diverged`.
     """
     mixing = graph if isinstance(graph, Mixing) else metropolis(graphs.check(graph))
     if mixing.K != data.K:
@@ -109,6 +110,11 @@ def trajectory(
     batches = Batches(data, batch_size, seed, dtype=flat.dtype)
     x, _ = batches(0)
     flat.check(x[0])
+    if start is not None and start.state.theta.shape != (mixing.K, flat.d):
+        raise InputError(
+            f"the model has {flat.d} parameters on {mixing.K} devices, but the run to continue has "
+            f"{list(start.state.theta.shape)}; the model's code changed, so start another run"
+        )
     mode = choose_execution(flat, x) if execution == "auto" else execution
     engine = LocalEngine(mixing, flat.dtype, flat.device)
     round = make_round(algorithm, loss_and_grad(flat, loss, mode), batches, engine)
@@ -132,24 +138,27 @@ def trajectory(
         )  # fmt: skip
         return progress._replace(metrics=metrics)
 
-    if start is None:
-        theta = flat.row().expand(mixing.K, -1).contiguous()
-        share = data.train.sizes / data.train.sizes.double().mean()
-        share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
-        progress = measure(Progress(init(algorithm, theta, share), 0, 0.0, None))
-        yield progress
-    else:
-        progress = start
-    while progress.state.t < rounds:
-        begun = time.perf_counter()
-        state, info = round(progress.state)
-        seconds = progress.seconds + time.perf_counter() - begun
-        evaluated = state.t % eval_every == 0 or state.t == rounds
-        _check_finite(algorithm, progress.state.t, info.loss, info.weight, state.theta if evaluated else None)
-        progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
-        if evaluated:
-            progress = measure(progress)
-        yield progress
+    def steps() -> Iterator[Progress]:
+        if start is None:
+            theta = flat.row().expand(mixing.K, -1).contiguous()
+            share = data.train.sizes / data.train.sizes.double().mean()
+            share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
+            progress = measure(Progress(init(algorithm, theta, share), 0, 0.0, None))
+            yield progress
+        else:
+            progress = start
+        while progress.state.t < rounds:
+            begun = time.perf_counter()
+            state, info = round(progress.state)
+            seconds = progress.seconds + time.perf_counter() - begun
+            evaluated = state.t % eval_every == 0 or state.t == rounds
+            _check_finite(algorithm, progress.state.t, info.loss, info.weight, state.theta if evaluated else None)
+            progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
+            if evaluated:
+                progress = measure(progress)
+            yield progress
+
+    return steps()
 
 
 def _check_finite(
