@@ -114,7 +114,7 @@ def test_divergence_is_noticed(algorithm: Algorithm, says: str) -> None:
 def test_a_loss_that_is_not_finite_at_the_start_is_noticed() -> None:
     model = models.logistic((6,), 3)
     nn.init.constant_(next(model.parameters()), math.inf)
-    with pytest.raises(Diverged, match="round 0: the loss of device 0"):
+    with pytest.raises(InputError, match="initial model's loss on device 0 is not finite"):
         drdsgd.train(**options(model=model))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> path.read_text()
     'whole'
     """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "Not a regular file", str(path))  # a move would put an end to /dev/null
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)

@@ -130,6 +130,11 @@ def trajectory(
         state, floats_sent, seconds, _ = progress
         with torch.no_grad():
             losses = train_losses(state)
+        if state.t == 0 and not losses.isfinite().all():
+            raise InputError(
+                f"the initial model's loss on device {int((~losses.isfinite()).nonzero()[0])} is not finite; "
+                "check the model's initialisation and the scale of the data"
+            )
         _check_finite(algorithm, state.t, losses)
         consensus, local, per_class = evaluate(flat, state.theta, data, mode)
         metrics = Metrics(
@@ -168,13 +173,10 @@ def _check_finite(
 
     Models are looked at only where they are evaluated: one that is not finite shows in its next loss anyway.
     """
-    rows = {"weight": weight, "loss": loss, "model": theta}
-    for what, values in rows.items():
+    for what, values in (("loss", loss), ("weight", weight), ("model", theta)):
         if values is None or values.isfinite().all():
             continue
-        device = int(
-            (~values.flatten(1).isfinite().all(dim=1) if values.dim() > 1 else ~values.isfinite()).nonzero()[0]
-        )
+        device = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
         raise Diverged(
             f"diverged in round {t}: the {what} of device {device} is beyond the floats (its loss is "
             f"{float(loss[device]):g}; {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu or --loss-clip",

@@ -1,0 +1,102 @@
+"""Processes that are killed, or kill themselves, at a chosen moment of a run.
+
+They are forked from a server that has imported everything and computed nothing, so one takes milliseconds and not
+the seconds that torch takes to import.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from drdsgd import checkpoint
+from drdsgd.cli import main
+from drdsgd.records import Folder
+from drdsgd.runs import run
+from tests.program import small
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.killing", "drdsgd.report", "drdsgd.progress"])
+
+
+def process(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
+    """A process that has begun."""
+    child = _SERVER.Process(target=target, args=arguments, daemon=True)
+    child.start()
+    return child
+
+
+def outcome(target: Callable[..., None], *arguments: Any) -> int | None:
+    """The exit code of a process, negative if it was killed."""
+    child = process(target, *arguments)
+    child.join(60)
+    return child.exitcode
+
+
+def die() -> None:
+    """The end, without a chance to do anything more."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def program(arguments: list[str], log: Path) -> None:
+    """`drdsgd ARGUMENTS`, with what it prints in a file."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    main(arguments)
+
+
+def killed_at_event(path: Path, resume: bool, event: int) -> None:
+    """A run that dies where it touches its folder for the `event`-th time (opens, renames, removes, ...)."""
+    seen = 0
+
+    def hook(name: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if arguments and str(arguments[0]).startswith(str(path)):
+            seen += 1
+            if seen == event:
+                die()
+
+    sys.addaudithook(hook)
+    run(small(), path, resume=resume)
+
+
+def killed_writing_a_checkpoint(path: Path, call: int) -> None:
+    """A run that dies when half of its `call`-th checkpoint is written."""
+    calls, whole = 0, checkpoint.save_file
+
+    def half(tensors: Any, file: Path, about: dict[str, str]) -> None:
+        nonlocal calls
+        calls += 1
+        whole(tensors, file, about)
+        if calls == call:
+            os.truncate(file, file.stat().st_size // 2)
+            die()
+
+    checkpoint.save_file = half
+    run(small(), path)
+
+
+def killed_writing_a_line(path: Path, call: int, part: float) -> None:
+    """A run that dies when only a part of its `call`-th evaluation is written."""
+    calls, append = 0, Folder.append
+
+    def partly(folder: Folder, metrics: Any) -> None:
+        nonlocal calls
+        calls += 1
+        before = folder.metrics.stat().st_size
+        append(folder, metrics)
+        if calls == call:
+            size = folder.metrics.stat().st_size
+            # at least without its line end
+            os.truncate(folder.metrics, min(size - 1, before + int(part * (size - before))))
+            die()
+
+    Folder.append = partly  # type: ignore[method-assign]
+    run(small(), path)

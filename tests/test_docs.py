@@ -1,0 +1,67 @@
+"""What the documents show runs as written: every Python block, every `drdsgd` command, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# the README's commands on Fashion-MNIST need a download and minutes; here they run on data that need neither
+STANDS_FOR = {
+    "--dataset fashion-mnist": "--dataset synthetic",
+    "--rounds 300": "--rounds 30",
+    "--seeds 5": "--seeds 2",
+    "drdsgd data get fashion-mnist": "drdsgd data",
+}
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
+def run_shell(line: str, folder: Path) -> None:
+    for documented, quick in STANDS_FOR.items():
+        line = line.replace(documented, quick)
+    program = f"{shlex.quote(sys.executable)} -m drdsgd"
+    line = re.sub(r"(^|=\. )drdsgd ", rf"\1{program} ", line)
+    done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_page_runs_as_written(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for language, text in blocks(page):
+        if language == "python":
+            exec(compile(text, page, "exec"), {"__name__": "__main__"})  # noqa: S102 (our own page)
+            ran += 1
+        elif language == "toml":
+            name = re.match(r"# (\S+\.toml)\n", text)
+            assert name, f"say in a first comment how the file is called: {text}"
+            Path(name[1]).write_text(text)
+        elif language == "console":
+            for line in text.splitlines():
+                assert line.startswith("$ "), line
+                if not line.startswith("$ make "):  # CI runs those
+                    run_shell(line[2:], tmp_path)
+                    ran += 1
+    assert ran >= 5
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readmes_python_example_has_ten_lines() -> None:
+    example = next(text for language, text in blocks("README.md") if language == "python")
+    assert len([line for line in example.splitlines() if line.strip()]) == 10
