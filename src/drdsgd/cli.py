@@ -221,7 +221,7 @@ def demo(
 
     plan = Study(("dsgd", "dr-dsgd"), _seeds(seeds), dict(DEMO))
     # a second `demo` shows the first one's runs again, and one that was stopped goes on
-    _compare(plan, out, resume=(out / "study.toml").exists(), again="demo")
+    _compare(plan, out, resume=(out / "study.toml").exists(), again=f"demo --seeds {shlex.quote(seeds)}")
 
 
 @app.command()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Diverged", "InputError", "Interrupted", "one_line"]
+from numbers import Integral
+
+__all__ = ["Diverged", "InputError", "Interrupted", "one_line", "whole"]
 
 
 class InputError(ValueError):
@@ -32,3 +34,15 @@ def one_line(error: BaseException) -> str:
     'first second'
     """
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def whole(argument: str, value: object, least: int = 1) -> int:
+    """A whole number that is at least `least`, or an `InputError` that names the argument.
+
+    >>> whole("K", 2.5)
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: K must be a whole number, at least 1, got 2.5: change K
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InputError(f"{argument} must be a whole number, at least {least}, got {value!r}: change {argument}")
+    return int(value)

@@ -164,9 +164,8 @@ def _explain(error: ValidationError) -> InputError:
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         return InputError(f"the key '{name}' is {unknown(name, list(OPTIONS))}")
-    if first["type"] == "missing":
-        # its default could not be worked out because a field that it depends on is wrong, which comes first
-        return InputError(f"{spelling(name)} is missing")
+    # a default that could not be worked out is missing, but the field that it depends on is wrong and comes first
+    assert first["type"] != "missing"
     message = first["msg"][0].lower() + first["msg"][1:]
     return InputError(f"{spelling(name)} {first['input']}: {message} ({OPTIONS[name].help})")
 

@@ -16,14 +16,13 @@ import os
 import warnings
 from collections.abc import Callable, Collection
 from itertools import count
-from numbers import Integral
 from pathlib import Path
 from xml.parsers import expat
 
 import networkx as nx
 import numpy as np
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, one_line, whole
 
 __all__ = [
     "check",
@@ -110,7 +109,7 @@ def random_regular(K: int, degree: int, seed: int = 0) -> nx.Graph:
     {3}
     """
     K = _devices(K)
-    degree = _whole("degree", degree, 1)
+    degree = whole("degree", degree, 1)
     if degree >= K:
         raise InputError(f"degree must be below K={K}, got {degree}: a device has at most K-1 neighbours")
     if K * degree % 2:
@@ -214,7 +213,7 @@ def from_file(path: str | os.PathLike[str]) -> nx.Graph:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read the graph file {path}: {error.strerror or _first_line(error)}") from error
+        raise InputError(f"cannot read the graph file {path}: {error.strerror or one_line(error)}") from error
     parse = {".graphml": _parse_graphml, ".npy": _parse_npy}.get(path.suffix.lower(), _parse_edges)
     try:
         return check(_of_kind("file", _numbered(parse(content))))
@@ -230,7 +229,7 @@ def _parse_graphml(content: bytes) -> nx.Graph:
             warnings.simplefilter("ignore")
             return nx.read_graphml(io.BytesIO(content))
     except Exception as error:  # networkx lets whatever a malformed file provokes pass through
-        raise InputError(f"not readable as GraphML ({_first_line(error)}): check it with an XML tool") from error
+        raise InputError(f"not readable as GraphML ({one_line(error)}): check it with an XML tool") from error
 
 
 def _refuse_doctype(content: bytes) -> None:
@@ -250,14 +249,14 @@ def _refuse_doctype(content: bytes) -> None:
     except InputError:
         raise
     except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two: an encoding it lacks
-        raise InputError(f"not readable as XML ({_first_line(error)}): is it GraphML?") from error
+        raise InputError(f"not readable as XML ({one_line(error)}): is it GraphML?") from error
 
 
 def _parse_npy(content: bytes) -> nx.Graph:
     try:
         matrix = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:  # a damaged header ends in ValueError, EOFError, TokenError, ...
-        raise InputError(f"not readable as a NumPy array ({_first_line(error)}): write it with numpy.save") from error
+        raise InputError(f"not readable as a NumPy array ({one_line(error)}): write it with numpy.save") from error
     if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "biuf":
         raise InputError("must hold one array of numbers: write the adjacency matrix with numpy.save")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -277,7 +276,7 @@ def _parse_edges(content: bytes) -> nx.Graph:
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise InputError(f"not readable as a text of edges ({_first_line(error)}): save it as UTF-8") from error
+        raise InputError(f"not readable as a text of edges ({one_line(error)}): save it as UTF-8") from error
     edges = (_edge(number, line) for number, line in enumerate(lines, start=1))
     return nx.Graph([edge for edge in edges if edge is not None])
 
@@ -444,7 +443,7 @@ def _of_kind(kind: str, graph: nx.Graph) -> nx.Graph:
 
 def _until_connected(sample: Callable[[int], nx.Graph], seed: int, *, hopeless: bool = False) -> nx.Graph | None:
     """The first connected one of a bounded number of samples with independent seeds."""
-    seeds = np.random.SeedSequence(_whole("seed", seed, 0)).generate_state(_TRIES)
+    seeds = np.random.SeedSequence(whole("seed", seed, 0)).generate_state(_TRIES)
     for s in [] if hopeless else seeds.tolist():
         graph = sample(s)
         if nx.is_connected(graph):
@@ -479,22 +478,12 @@ def _nearest(K: int, least: int) -> str:
 
 
 def _devices(K: int) -> int:
-    K = _whole("K", K, 1)
+    K = whole("K", K, 1)
     if K < 2:
         raise InputError(f"a graph needs at least 2 devices, got K={K}: use K=2 or more")
     return K
 
 
-def _whole(argument: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise InputError(f"{argument} must be a whole number, at least {least}, got {value!r}: change {argument}")
-    return int(value)
-
-
 def _label(graph: nx.Graph, node: int) -> str:
     name = graph.nodes[node].get("name", str(node))
     return f"node {node}" if name == str(node) else f"node {node} (named {name!r})"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

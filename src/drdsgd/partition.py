@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, whole
 
 __all__ = ["dirichlet", "iid", "match", "shards"]
 
@@ -34,7 +33,7 @@ def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[In
     [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]]
     """
     y = _checked("labels", labels)
-    K, shards = _whole("K", K), _whole("shards", shards)
+    K, shards = whole("K", K), whole("shards", shards)
     if K * shards > len(y):
         raise InputError(
             f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K or shards"
@@ -54,7 +53,7 @@ def dirichlet(labels: npt.ArrayLike, K: int, alpha: float, seed: int = 0, min_sa
     (100, True)
     """
     y = _checked("labels", labels)
-    K, min_samples = _whole("K", K), _whole("min_samples", min_samples)
+    K, min_samples = whole("K", K), whole("min_samples", min_samples)
     # far above, the draws overflow; far before that they are equal shares
     if not 0 < alpha <= 1e9:
         raise InputError(f"alpha must lie in (0, 1e9], got {alpha!r}: 0.1 is very uneven, 100 nearly even")
@@ -82,7 +81,7 @@ def iid(labels: npt.ArrayLike, K: int, seed: int = 0) -> list[Indices]:
     [[2, 3, 4], [0, 1]]
     """
     y = _checked("labels", labels)
-    K = _whole("K", K)
+    K = whole("K", K)
     if len(y) < K:
         raise InputError(f"K={K} devices are more than the {len(y)} samples: lower K")
     return [np.sort(part) for part in np.array_split(_generator(seed).permutation(len(y)), K)]
@@ -216,14 +215,8 @@ def _checked(argument: str, labels: npt.ArrayLike) -> Indices:
     return y.astype(np.int64)
 
 
-def _whole(argument: str, value: object, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise InputError(f"{argument} must be a whole number, at least {least}, got {value!r}: change {argument}")
-    return int(value)
-
-
 def _generator(seed: int) -> np.random.Generator:
-    return np.random.default_rng(_whole("seed", seed, 0))
+    return np.random.default_rng(whole("seed", seed, 0))
 
 
 def _few(labels: Indices) -> str:

@@ -152,9 +152,7 @@ def read(path: Path) -> Record:
     e = read_config(folder.config)
     network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
     if not metrics:
-        raise InputError(
-            f"{folder.metrics} has no evaluation; {summary['message'] or 'continue the run with --resume'}"
-        )
+        raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
     return Record(path, e, network, metrics, summary["status"], summary["message"], summary["versions"])
 
 

@@ -21,7 +21,7 @@ from drdsgd.errors import Diverged, InputError
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
 from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
-from drdsgd.records import Folder, Record, read, read_metrics
+from drdsgd.records import Folder, Record, read
 from drdsgd.runs import check_unchanged, run
 from drdsgd.training import Progress
 
@@ -117,8 +117,6 @@ def _records(cells: Sequence[Cell], watch: Callable[[Cell, Progress], None]) -> 
         try:
             yield run(cell.experiment, cell.path, resume=started, watch=functools.partial(watch, cell))
         except Diverged:
-            if not read_metrics(Folder(cell.path).metrics):
-                raise  # not even the start is finite, and that is the same for all algorithms
             yield read(cell.path)
 
 

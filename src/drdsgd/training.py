@@ -130,11 +130,6 @@ def trajectory(
         state, floats_sent, seconds, _ = progress
         with torch.no_grad():
             losses = train_losses(state)
-        if state.t == 0 and not losses.isfinite().all():
-            raise InputError(
-                f"the initial model's loss on device {int((~losses.isfinite()).nonzero()[0])} is not finite; "
-                "check the model's initialisation and the scale of the data"
-            )
         _check_finite(algorithm, state.t, losses)
         consensus, local, per_class = evaluate(flat, state.theta, data, mode)
         metrics = Metrics(
@@ -143,15 +138,27 @@ def trajectory(
         )  # fmt: skip
         return progress._replace(metrics=metrics)
 
+    def beginning() -> Progress:
+        theta = flat.row().expand(mixing.K, -1).contiguous()
+        share = data.train.sizes / data.train.sizes.double().mean()
+        share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
+        state = init(algorithm, theta, share)
+        with torch.no_grad():
+            finite = train_losses(state).isfinite()
+        if not finite.all():
+            raise InputError(
+                f"the initial model's loss on device {int((~finite).nonzero()[0])} is not finite; "
+                "check the model's initialisation and the scale of the data"
+            )
+        return Progress(state, 0, 0.0, None)
+
+    first = beginning() if start is None else start
+
     def steps() -> Iterator[Progress]:
+        progress = first
         if start is None:
-            theta = flat.row().expand(mixing.K, -1).contiguous()
-            share = data.train.sizes / data.train.sizes.double().mean()
-            share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
-            progress = measure(Progress(init(algorithm, theta, share), 0, 0.0, None))
+            progress = measure(first)
             yield progress
-        else:
-            progress = start
         while progress.state.t < rounds:
             begun = time.perf_counter()
             state, info = round(progress.state)

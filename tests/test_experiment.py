@@ -1,0 +1,424 @@
+"""An experiment is complete, says what is wrong with it, and becomes the values it names."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from drdsgd import data, graphs
+from drdsgd.errors import InputError
+from drdsgd.experiment import (
+    Experiment,
+    load,
+    make_algorithm,
+    make_data,
+    make_graph,
+    make_model,
+    make_schedule,
+)
+from drdsgd.optimizers import Schedule
+from drdsgd.options import GRAPHS
+from drdsgd.runs import run
+from tests.program import assert_same_run, drdsgd, small
+
+
+def npz_folder(path: Path, K: int) -> Path:
+    path.mkdir(exist_ok=True)
+    for k in range(K):
+        np.savez(path / f"{k}.npz", x=np.random.default_rng(k).random((10 + k, 3)), y=np.arange(10 + k) % 4)
+    return path
+
+
+# -------------------------------------------------------------------- complete
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "algorithm": st.sampled_from(["dsgd", "dr-dsgd"]),
+            "dataset": st.sampled_from(["digits", "synthetic", "some/folder", "cifar10"]),
+            "model": st.text(),
+            "devices": st.integers(2, 50),
+            "rounds": st.integers(1, 10**6),
+            "eta": st.floats(1e-300, 1e6),
+            "graph": st.sampled_from([*GRAPHS, "a file.csv"]),
+            "seed": st.integers(0, 2**63 - 1),
+            "data_dir": st.text(),
+        },
+    )
+)
+def test_an_experiment_is_what_its_toml_says(fields: dict[str, Any]) -> None:
+    e = Experiment(**fields)
+    assert Experiment(**tomllib.loads(e.to_toml())) == e
+
+
+def test_its_toml_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every field that does something is written down, whatever the machine's defaults are."""
+    e = Experiment()
+    written = tomllib.loads(e.to_toml())
+    assert written.keys() == e.model_fields_set - {"data_dir", "loss_clip", "alpha", "heterogeneity"}
+    monkeypatch.setattr(os, "cpu_count", lambda: 1000)
+    assert Experiment(**written) == e
+    assert Experiment().threads == 1000
+
+
+def test_running_a_runs_config_gives_the_same_run(tmp_path: Path) -> None:
+    e = small(dataset="digits", model="mlp:8", devices=5, graph="erdos-renyi", p=0.5, seed=3, eta_schedule="cosine:0.1")
+    run(e, tmp_path / "first")
+    assert drdsgd("train", tmp_path / "first" / "config.toml", "--out", tmp_path / "second").status == 0
+    assert_same_run(tmp_path / "first", tmp_path / "second")
+
+
+def test_options_override_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text('dataset = "synthetic"\nrounds = 4\ndevices = 5\ngraph = "ring"\nthreads = 1\nmu = 3.0\n')
+    assert drdsgd("train", file, "--rounds", "2", "--mu", "4", "--out", tmp_path / "run").status == 0
+    e = Experiment(**load(tmp_path / "run" / "config.toml"))
+    assert (e.rounds, e.mu, e.devices, e.graph) == (2, 4.0, 5, "ring")
+    assert e.eta == math.sqrt(5 / 2)  # the default follows what was set
+
+
+# -------------------------------------------------------------------- defaults
+
+
+@given(K=st.integers(2, 10**6), T=st.integers(1, 10**6))
+def test_step_and_batch_size_are_the_papers(K: int, T: int) -> None:
+    e = Experiment(devices=K, rounds=T)
+    assert e.eta == pytest.approx(math.sqrt(K / T))
+    assert e.batch_size == round(math.sqrt(K * T))
+
+
+def test_checkpoints_are_made_with_evaluations() -> None:
+    assert Experiment(eval_every=7).checkpoint_every == 7
+    assert Experiment(eval_every=7, checkpoint_every=3).checkpoint_every == 3
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model"), [("digits", "mlp"), ("fashion-mnist", "mlp"), ("cifar10", "cnn"), ("synthetic", "logistic")]
+)
+def test_the_model_suits_the_data(dataset: str, model: str) -> None:
+    assert Experiment(dataset=dataset).model == model
+
+
+def test_devices_are_as_many_as_the_files_say(tmp_path: Path) -> None:
+    (tmp_path / "graph.csv").write_text("0,1\n1,2\n")
+    folder = npz_folder(tmp_path / "sites", 4)
+    assert Experiment(graph=str(tmp_path / "graph.csv")).devices == 3
+    assert Experiment(dataset=str(folder)).devices == 4
+    assert Experiment(dataset=str(folder), devices=6).devices == 6  # refused only where the data are read
+    assert Experiment().devices == 10
+
+
+def test_replace_changes_a_field_and_keeps_the_others() -> None:
+    e = Experiment(devices=20)
+    assert e.replace(rounds=5).rounds == 5
+    assert e.replace(rounds=5).eta == e.eta
+    with pytest.raises(InputError, match="--rounds 0"):
+        e.replace(rounds=0)
+
+
+# --------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"algorithm": "dsgd", "mu": 3.0}, "--mu 3.0 does nothing here: it needs --algorithm dr-dsgd; leave it out"),
+        ({"algorithm": "dsgd", "loss_clip": 3.0}, "--loss-clip 3.0 does nothing here: it needs --algorithm dr-dsgd"),
+        ({"graph": "ring", "p": 0.5}, "--p 0.5 does nothing here: it needs --graph erdos-renyi"),
+        ({"heterogeneity": 0.5}, "--heterogeneity 0.5 does nothing here: it needs --dataset synthetic"),
+        ({"dataset": "synthetic", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
+        ({"dataset": "synthetic", "partition": "iid"}, "--partition iid does nothing here: it needs a data set that"),
+        ({"dataset": "synthetic", "scaling": "unit"}, "--scaling unit does nothing here: it needs a data set that is"),
+        ({"partition": "iid", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
+        ({"alpha": 0.5}, "--alpha 0.5 does nothing here: it needs --partition dirichlet"),
+        ({"dataset": "digit", "shards": 2}, "--dataset digit: unknown, did you mean digits? and there is no such"),
+    ],
+)
+def test_a_field_that_does_nothing_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(says)}"):
+        Experiment(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"rounds": "many"}, "--rounds many: input should be a valid integer (communication rounds T; default 300)"),
+        ({"rounds": 3.0}, "--rounds 3.0: input should be a valid integer"),
+        ({"rounds": True}, "--rounds True: input should be a valid integer"),
+        ({"rounds": 2**32}, "--rounds 4294967296: input should be less than 4294967296"),
+        ({"rounds": 10**400}, f"--rounds {10**400}: input should be less than"),
+        ({"devices": 1}, "--devices 1: input should be greater than or equal to 2"),
+        ({"devices": "ten"}, "--devices ten: input should be a valid integer"),
+        ({"eta": math.nan}, "--eta nan: input should be a finite number"),
+        ({"eta": math.inf}, "--eta inf: input should be "),
+        ({"mu": "6"}, "--mu 6: input should be a valid number"),
+        ({"seed": 2**63}, "--seed 9223372036854775808: input should be less than"),
+        ({"algorithm": "sgd"}, "--algorithm sgd: input should be 'dsgd' or 'dr-dsgd'"),
+        ({"partition": "idd"}, "--partition idd: input should be 'shards', 'dirichlet' or 'iid'"),
+        ({"dataset": ["digits"]}, "--dataset ['digits']: input should be a valid string"),
+        ({"graph": 5}, "--graph 5: input should be a valid string"),
+        ({"eval_every": "x"}, "--eval-every x: input should be a valid integer"),
+        ({"batchsize": 3}, "the key 'batchsize' is unknown, did you mean batch_size?"),
+        ({"self": 3}, "the key 'self' is unknown"),
+        ({"xyz": {"rounds": 3}}, "the key 'xyz' is unknown; known are algorithm, "),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Experiment(**fields)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_does_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(Experiment(), "rounds", 3)  # noqa: B010 (mypy knows that it is wrong)
+
+
+def test_files_that_are_no_toml(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    with pytest.raises(InputError, match="there is no file"):
+        load(file)
+    for content in (b"rounds = \n", b"rounds 3", b"\xff\xfe", b'a = "\n'):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=f"^{re.escape(str(file))} is not TOML: ") as caught:
+            load(file)
+        assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------- graphs
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_every_kind_of_graph_is_made_from_seed_and_size(kind: str) -> None:
+    K = 12
+    e = Experiment(graph=kind, devices=K)
+    made = make_graph(e)
+    assert made.number_of_nodes() == K
+    assert made.edges == make_graph(e).edges
+    if kind in ("erdos-renyi", "geometric"):
+        assert made.edges != make_graph(e.replace(seed=1)).edges
+
+
+def test_a_graph_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "graph.csv"
+    file.write_text("0,1\n1,2\n")
+    assert make_graph(Experiment(graph=str(file))).number_of_edges() == 2
+    with pytest.raises(InputError, match="3 nodes"):
+        make_graph(Experiment(graph=str(file), devices=4))
+    with pytest.raises(InputError, match=r"--graph rign: unknown, did you mean ring\? and there is no such file"):
+        make_graph(Experiment(graph="rign"))
+
+
+# ------------------------------------------------------------------------ data
+
+
+@pytest.mark.parametrize(
+    "fields", [{"partition": "shards", "shards": 3}, {"partition": "dirichlet", "alpha": 0.3}, {"partition": "iid"}]
+)
+def test_a_data_set_is_dealt_as_the_partition_says(fields: dict[str, Any]) -> None:
+    e = Experiment(dataset="digits", devices=6, **fields)
+    made, again, other = make_data(e), make_data(e), make_data(e.replace(seed=1))
+    assert (made.K, int(made.train.sizes.sum()), int(made.test.sizes.sum())) == (6, 1352, 445)
+    assert torch.equal(made.train.x, again.train.x)
+    assert not torch.equal(made.train.y, other.train.y)
+    if fields["partition"] == "shards":
+        assert max(len(y.unique()) for y in made.train.y.split(made.train.sizes.tolist())) <= 6
+
+
+def test_scaling(tmp_path: Path) -> None:
+    unit = make_data(Experiment(scaling="unit"))
+    standard = make_data(Experiment(scaling="standard"))
+    assert float(unit.scale) == 1 / 16
+    features = standard.train.x * standard.scale + standard.shift
+    assert float(features.mean()) == pytest.approx(0, abs=1e-5) and float(features.std()) == pytest.approx(1, abs=1e-3)
+
+
+def test_synthetic_data_are_as_different_as_it_says() -> None:
+    even, uneven = (make_data(Experiment(dataset="synthetic", heterogeneity=h)) for h in (0.0, 2.0))
+    spread = [d.train.x.view(d.K, -1, 20).mean(dim=1).std(dim=0).mean() for d in (even, uneven)]
+    assert spread[0] < 0.2 < 1 < spread[1]
+
+
+def test_your_own_folder(tmp_path: Path) -> None:
+    folder = npz_folder(tmp_path / "sites", 3)
+    assert make_data(Experiment(dataset=str(folder))).train.sizes.tolist() == [8, 9, 10]
+    with pytest.raises(InputError, match=r"--devices 5: the folder .* holds data for 3 devices"):
+        make_data(Experiment(dataset=str(folder), devices=5))
+    with pytest.raises(InputError, match="--dataset digit: unknown, did you mean digits"):
+        make_data(Experiment(dataset="digit"))
+
+
+@pytest.mark.parametrize("dataset", ["fashion-mnist", "cifar10"])
+def test_a_data_set_is_looked_for_in_the_folder_that_is_named(tmp_path: Path, dataset: str) -> None:
+    with pytest.raises(InputError, match=f"in {re.escape(str(tmp_path))}.*drdsgd data get {dataset}"):
+        make_data(Experiment(dataset=dataset, data_dir=str(tmp_path)))
+
+
+# ---------------------------------------------------------------------- models
+
+DEVICES = data.synthetic(3)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("spelling", "numbers"),
+    [
+        ("logistic", 20 * 10 + 10),
+        ("mlp", 20 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10),
+        ("mlp:7", 20 * 7 + 7 + 7 * 10 + 10),
+        ("mlp:7,5", 20 * 7 + 7 + 7 * 5 + 5 + 5 * 10 + 10),
+    ],
+)
+def test_models_by_name(spelling: str, numbers: int) -> None:
+    assert parameters(make_model(Experiment(model=spelling), DEVICES)) == numbers
+
+
+def test_a_cnn_for_images() -> None:
+    model = make_model(Experiment(model="cnn"), make_data(Experiment()))
+    assert any(isinstance(layer, nn.Conv2d) for layer in model.modules())
+
+
+def test_the_seed_alone_says_where_a_model_starts() -> None:
+    def start(seed: int) -> torch.Tensor:
+        torch.rand(seed)  # whatever was drawn before
+        return nn.utils.parameters_to_vector(make_model(Experiment(seed=seed), DEVICES).parameters())
+
+    state = torch.get_rng_state()
+    make_model(Experiment(), DEVICES)
+    assert torch.equal(torch.get_rng_state(), state)  # and what is drawn afterwards is not touched
+    assert torch.equal(start(5), start(5)) and not torch.equal(start(5), start(6))
+
+
+def test_dtype() -> None:
+    assert next(make_model(Experiment(dtype="float64"), DEVICES).parameters()).dtype == torch.float64
+
+
+@pytest.fixture
+def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_models.py").write_text(
+        "from torch import nn\n"
+        "def good(shape, classes): return nn.Linear(shape[0], classes)\n"
+        "def no_module(shape, classes): return 3\n"
+        "def one_argument(shape): return nn.Linear(shape[0], 2)\n"
+        "def raises(shape, classes): raise KeyError('two\\nlines')\n"
+    )
+    (tmp_path / "own_broken.py").write_text("1 / 0\n")
+
+
+@pytest.mark.usefixtures("own_models")
+def test_a_model_of_your_own() -> None:
+    assert parameters(make_model(Experiment(model="own_models:good"), DEVICES)) == 210
+
+
+@pytest.mark.usefixtures("own_models")
+@pytest.mark.parametrize(
+    ("spelling", "says"),
+    [
+        ("own_models:good2", "AttributeError: module 'own_models' has no attribute 'good2'"),
+        ("own_models:no_module", "no_module(shape, classes) gave a int, not an nn.Module"),
+        ("own_models:one_argument", "TypeError: one_argument() takes 1 positional argument but 2 were given; it is ca"),
+        ("own_models:raises", "KeyError: "),
+        ("own_nowhere:net", "No module named 'own_nowhere'; the folder that holds it must be in PYTHONPATH"),
+        ("own_broken:net", "ZeroDivisionError: division by zero"),
+        (":net", "ValueError: "),
+        ("mlp:a,b", "write the hidden layers as mlp:64,32"),
+        ("mlp:", None),
+        ("mpl", "unknown, did you mean mlp?; your own is package.module:factory"),
+        ("mlp:0", "the hidden layers of an mlp must have at least 1 neuron"),
+        ("cnn", "a cnn needs images"),
+    ],
+)
+def test_a_model_that_cant_be_made_is_told_in_one_line(spelling: str, says: str | None) -> None:
+    if says is None:  # as mlp
+        assert parameters(make_model(Experiment(model=spelling), DEVICES)) > 1000
+        return
+    with pytest.raises(InputError) as caught:
+        make_model(Experiment(model=spelling), DEVICES)
+    assert says in str(caught.value)
+
+
+# ------------------------------------------------------------------- schedules
+
+
+def eta(spelling: str, t: int) -> float:
+    made: float | Schedule = make_schedule(Experiment(eta=0.5, rounds=100, eta_schedule=spelling))
+    return made(t) if callable(made) else made
+
+
+@pytest.mark.parametrize(
+    ("spelling", "middle", "end"),
+    [
+        ("constant", 0.5, 0.5),
+        ("linear", 0.25, 0.0),
+        ("linear:0.1", 0.275, 0.05),
+        ("linear:1", 0.5, 0.5),
+        ("linear:0", 0.25, 0.0),
+        ("cosine", 0.25, 0.0),
+        ("cosine:0.2", 0.3, 0.1),
+        ("exponential:0.99", 0.5 * 0.99**50, 0.5 * 0.99**100),
+        ("exponential:1", 0.5, 0.5),
+    ],
+)
+def test_schedules_by_name(spelling: str, middle: float, end: float) -> None:
+    assert (eta(spelling, 0), eta(spelling, 50), eta(spelling, 100)) == pytest.approx((0.5, middle, end))
+
+
+@pytest.mark.parametrize(
+    ("spelling", "says"),
+    [
+        ("konstant", "--eta-schedule konstant: unknown, did you mean constant?"),
+        ("constant:0.1", "--eta-schedule constant:0.1: constant takes no number; set --eta"),
+        ("linear:x", "--eta-schedule linear:x: 'x' is not a number; write linear:0.1"),
+        ("linear:2", "--eta-schedule linear:2: the end must be a part of eta, in [0, 1]"),
+        ("cosine:-0.1", "--eta-schedule cosine:-0.1: the end must be a part of eta"),
+        ("cosine:nan", "--eta-schedule cosine:nan: the end must be a part of eta"),
+        ("exponential", "--eta-schedule exponential: say how fast"),
+        ("exponential:1.5", "decay must be in (0, 1]: 1.5"),
+        ("exponential:0", "decay must be in (0, 1]: 0"),
+        ("", "--eta-schedule : unknown; known are"),
+    ],
+)
+def test_schedules_that_are_none(spelling: str, says: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(says)}"):
+        eta(spelling, 0)
+
+
+# ------------------------------------------------------------------ algorithms
+
+
+def test_algorithms_by_name() -> None:
+    loss = torch.tensor([0.0, 3.0])
+
+    def weights(**fields: Any) -> list[float]:
+        objective = make_algorithm(Experiment(**fields)).objective
+        mix: Any = None
+        return objective.weigh(loss, objective.init(torch.ones(2)), mix)[0].tolist()
+
+    assert weights(algorithm="dsgd") == [1, 1]
+    assert weights(mu=2.0) == pytest.approx([0.5, math.exp(1.5) / 2])
+    assert weights(mu=2.0, loss_clip=1.0) == pytest.approx([0.5, math.exp(0.5) / 2])
+
+
+def test_an_experiment_is_made_of_the_values_it_names() -> None:
+    """What `run` composes is what the library's own functions give."""
+    e = Experiment(dataset="synthetic", devices=5, graph="ring", seed=2)
+    assert make_graph(e).edges == graphs.ring(5).edges
+    assert torch.equal(make_data(e).train.x, data.synthetic(5, seed=2).train.x)

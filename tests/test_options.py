@@ -1,0 +1,74 @@
+"""One table of options, true of the experiment behind it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import pytest
+
+from drdsgd.errors import InputError
+from drdsgd.experiment import Experiment
+from drdsgd.options import ALGORITHMS, DATASETS, GRAPHS, OPTIONS, SCHEDULES, parse, spelling, unknown
+
+
+def test_options_and_fields_are_the_same_in_the_same_order() -> None:
+    assert list(OPTIONS) == list(Experiment.model_fields)
+
+
+def test_an_options_type_is_its_fields() -> None:
+    """A value of the option's type is never refused because of its type, and one of another type is."""
+    for name, option in OPTIONS.items():
+        other = {str: 3, int: 2.5, float: "x"}[option.type]
+        with pytest.raises(InputError, match=f"^{spelling(name)} {re.escape(str(other))}: "):
+            Experiment(**{**relevant(name), name: other})
+
+
+def relevant(name: str) -> dict[str, Any]:
+    """Fields of an experiment in which this one does something."""
+    return {"alpha": {"partition": "dirichlet"}, "heterogeneity": {"dataset": "synthetic"}}.get(name, {})
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if "; default" in option.help])
+def test_the_help_says_the_true_default(name: str) -> None:
+    said = OPTIONS[name].help.rpartition("; default ")[2]
+    default = getattr(Experiment(**relevant(name)), name)
+    special: dict[str, Any] = {
+        "none": None, "all cores": default, "sqrt(K T)": 55, "sqrt(K / T)": (10 / 300) ** 0.5, "as --eval-every": 10,
+    }  # fmt: skip
+    assert default == (special[said] if said in special else parse(name, said))
+
+
+def test_the_algorithms_are_the_experiments() -> None:
+    assert get_args(Experiment.model_fields["algorithm"].annotation) == ALGORITHMS
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("rounds", "12", 12), ("eta", "1e-3", 0.001), ("mu", "3", 3.0), ("graph", "3", "3"), ("seed", "0", 0)],
+)
+def test_a_text_becomes_a_value_of_the_options_type(name: str, text: str, value: object) -> None:
+    assert parse(name, text) == value
+    assert type(parse(name, text)) is OPTIONS[name].type
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [("rounds", "2.5", "a whole number"), ("rounds", "", "a whole number"), ("mu", "six", "a number")],
+)
+def test_a_text_that_is_no_number_is_told_with_its_option(name: str, text: str, kind: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(name, text)
+    assert str(caught.value) == f"{spelling(name)} {text}: not {kind} ({OPTIONS[name].help})"
+
+
+@pytest.mark.parametrize("known", [ALGORITHMS, DATASETS, GRAPHS, SCHEDULES, tuple(OPTIONS)])
+def test_a_typing_error_is_answered_with_the_right_name(known: tuple[str, ...]) -> None:
+    for name in known:
+        if len(name) > 3:
+            assert unknown(name[1:], known) == f"unknown, did you mean {name}?"
+    assert unknown("???", known) == f"unknown; known are {', '.join(known)}"
+
+
+def test_spelling() -> None:
+    assert spelling("eval_every") == "--eval-every"
