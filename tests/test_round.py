@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import networkx as nx
 import pytest
@@ -15,7 +15,8 @@ from drdsgd import algorithms, data, graphs, models
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
 from drdsgd.engines.local import LocalEngine
-from drdsgd.flat import Execution, Flat, loss_and_grad
+from drdsgd.flat import Flat
+from drdsgd.gradients import Execution, make_forward
 from drdsgd.mixing import metropolis
 from drdsgd.optimizers import linear
 from drdsgd.round import init, make_round
@@ -32,6 +33,8 @@ GRAPHS = {
     "star": graphs.star(K),
     "random regular": graphs.random_regular(K, 4, seed=2),
 }
+WHOLE = [slice(None)]
+BLOCKS = [slice(0, 4), slice(4, 5), slice(5, K)]
 SHAPE = (1, 8, 8)
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: models.mlp(SHAPE, 3, hidden=(6, 5)),
@@ -48,7 +51,12 @@ def problem(kind: str, equal: bool) -> tuple[nn.Module, data.Devices]:
 
 
 def engine_models(
-    model: nn.Module, devices: data.Devices, graph: nx.Graph, algorithm: Algorithm, execution: Execution
+    model: nn.Module,
+    devices: data.Devices,
+    graph: nx.Graph,
+    algorithm: Algorithm,
+    execution: Execution,
+    blocks: Sequence[slice],
 ) -> Tensor:
     flat = Flat(model)
     share = (devices.train.sizes / devices.train.sizes.double().mean()).double()
@@ -56,9 +64,10 @@ def engine_models(
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
     round = make_round(
         algorithm,
-        loss_and_grad(flat, nn.functional.cross_entropy, execution),
+        make_forward(flat, nn.functional.cross_entropy, execution),
         batches,
         LocalEngine(metropolis(graph), torch.float64),
+        blocks,
     )
     for _ in range(T):
         state, info = round(state)
@@ -104,14 +113,15 @@ def test_the_engine_equals_the_paper_in_plain_loops(graph: nx.Graph, kind: str, 
     algorithm = algorithms.dsgd(eta) if mu is None else algorithms.dr_dsgd(eta, mu, loss_clip=1.2)
     expected = reference_models(model, devices, graph, mu)
     assert float((expected - Flat(model).row()).norm()) > 0.1  # something was learned
-    for execution in ("batched", "loop"):
-        assert_close(engine_models(model, devices, graph, algorithm, execution), expected)
+    ways: list[tuple[Execution, Sequence[slice]]] = [("batched", WHOLE), ("batched", BLOCKS), ("loop", BLOCKS)]
+    for execution, blocks in ways:
+        assert_close(engine_models(model, devices, graph, algorithm, execution, blocks), expected)
 
 
 def test_the_complete_graph_with_average_risk_is_centralised_sgd() -> None:
     """All devices agree, and take the mean gradient of all batches: SGD on the pooled batch."""
     model, devices = problem("mlp", equal=True)
-    theta = engine_models(model, devices, graphs.complete(K), algorithms.dsgd(linear(0.3, T)), "batched")
+    theta = engine_models(model, devices, graphs.complete(K), algorithms.dsgd(linear(0.3, T)), "batched", WHOLE)
     central = copy.deepcopy(model)
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
     for t in range(T):
@@ -127,12 +137,13 @@ def test_the_average_follows_the_papers_average_iterate() -> None:
     """mean theta^{t+1} = mean theta^t - eta / K * sum_i weight_i g_i, on any graph."""
     model, devices = problem("mlp", equal=False)
     flat, algorithm = Flat(model), algorithms.dr_dsgd(0.2, mu=2.0)
-    gradient = loss_and_grad(flat, nn.functional.cross_entropy)
+    forward = make_forward(flat, nn.functional.cross_entropy)
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
-    round = make_round(algorithm, gradient, batches, LocalEngine(metropolis(graphs.ring(K)), torch.float64))
-    state = init(algorithm, torch.randn(K, flat.d, dtype=torch.float64), torch.ones(K, dtype=torch.float64))
-    g, loss = gradient(state.theta, *batches(0))
-    after, info = round(state)
-    assert torch.equal(info.loss, loss)
-    expected = state.theta.mean(dim=0) - 0.2 / K * (torch.exp(loss / 2) / 2) @ g
+    round = make_round(algorithm, forward, batches, LocalEngine(metropolis(graphs.ring(K)), torch.float64), BLOCKS)
+    theta = torch.randn(K, flat.d, dtype=torch.float64)
+    loss, backward = forward(theta, *batches(0))
+    backward(torch.exp(loss / 2) / 2, step := torch.zeros_like(theta))
+    expected = theta.mean(dim=0) - 0.2 * step.mean(dim=0)
+    after, info = round(init(algorithm, theta, torch.ones(K, dtype=torch.float64)))
+    assert torch.allclose(info.loss, loss, rtol=1e-12)
     assert torch.allclose(after.theta.mean(dim=0), expected, rtol=1e-12, atol=1e-14)

@@ -58,7 +58,8 @@ def test_metrics_at_the_start_every_so_often_and_at_the_end() -> None:
 
 
 def test_a_run_can_go_on_from_anywhere() -> None:
-    whole = list(drdsgd.trajectory(**options()))
+    # a state is taken over by the next round, so what is kept must be a copy
+    whole = [p._replace(state=p.state._replace(theta=p.state.theta.clone())) for p in drdsgd.trajectory(**options())]
     for t in (0, 2, 3):
         rest = list(drdsgd.trajectory(**options(start=whole[t])))
         assert [p.state.t for p in rest] == list(range(t + 1, 8))
@@ -119,10 +120,11 @@ def test_a_loss_that_is_not_finite_at_the_start_is_noticed() -> None:
 
 
 def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
-    def step(theta: Tensor, grad: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         return (theta * math.inf if mix.t == 6 else theta), state
 
-    last_step_overflows = Algorithm(drdsgd.erm(), GossipOptimizer(lambda theta: {}, step))  # no later loss shows it
+    optimizer = GossipOptimizer(lambda theta: {}, lambda theta, gradient, state, t: None, combine)
+    last_step_overflows = Algorithm(drdsgd.erm(), optimizer)  # no later loss shows it
     with pytest.raises(Diverged, match="round 6: the model of device 0"):
         drdsgd.train(**options(algorithm=last_step_overflows))
 

@@ -7,7 +7,6 @@ then one line each. A parameter of all n models is a view into theta, without a 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -16,11 +15,7 @@ from torch.func import functional_call, vmap
 
 from drdsgd.errors import InputError
 
-__all__ = ["Execution", "Flat", "Loss", "LossAndGrad", "choose_execution", "loss_and_grad"]
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-LossAndGrad = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-Execution = Literal["batched", "loop"]
+__all__ = ["Flat"]
 
 
 class Flat:
@@ -73,7 +68,7 @@ class Flat:
         output: Tensor = functional_call(self.module, parameters, (x,))
         return output
 
-    def forward(self, theta: Tensor, x: Tensor, execution: Execution = "batched") -> Tensor:
+    def forward(self, theta: Tensor, x: Tensor, execution: Literal["batched", "loop"] = "batched") -> Tensor:
         """Every device's own model on its own samples: theta [n, d], x [n, m, ...] -> [n, m, ...]."""
         if execution == "batched":
             return vmap(self.apply)(self.views(theta), x)
@@ -117,60 +112,3 @@ class Flat:
                     f"the model's layer '{name.rpartition('.')[0]}' ({type(owner).__name__}) changes its buffer "
                     f"'{name}' in training, which gossip does not average; use nn.GroupNorm instead"
                 )
-
-
-def loss_and_grad(flat: Flat, loss: Loss, execution: Execution = "batched") -> LossAndGrad:
-    """`(theta [n, d], x [n, B, ...], y [n, B]) -> (g [n, d], loss [n])`: each device's mean loss and its gradient.
-
-    "batched" runs all devices as batched tensor operations; "loop" one device after the other, for models that
-    `torch.func.vmap` can't take, and where a loop is faster (convolutions on a CPU).
-
-    >>> gradient = loss_and_grad(Flat(nn.Linear(2, 3)), nn.functional.cross_entropy)
-    >>> g, l = gradient(torch.zeros(4, 9), torch.ones(4, 5, 2), torch.zeros(4, 5, dtype=torch.int64))
-    >>> g.shape, l.shape
-    (torch.Size([4, 9]), torch.Size([4]))
-    """
-
-    def one(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(flat.apply(parameters, x), y)
-
-    def differentiate(
-        function: Callable[..., Tensor], theta: Tensor, x: Tensor, y: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
-        # the views are the leaves: cheaper than going back through the split of theta
-        leaves = {name: view.detach().requires_grad_() for name, view in flat.views(theta).items()}
-        losses = function(leaves, x, y)
-        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
-        return list(gradients), losses.detach()
-
-    def batched(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        gradients, losses = differentiate(vmap(one), theta, x, y)
-        return torch.cat([g.flatten(1) for g in gradients], dim=1), losses
-
-    def loop(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        g, losses = torch.empty_like(theta), theta.new_empty(len(theta))
-        for i in range(len(theta)):
-            gradients, losses[i] = differentiate(one, theta[i], x[i], y[i])
-            torch.cat([part.flatten() for part in gradients], out=g[i])
-        return g, losses
-
-    return batched if execution == "batched" else loop
-
-
-def choose_execution(flat: Flat, x: Tensor) -> Execution:
-    """The faster way that works for this model: "batched", but "loop" for convolutions and where vmap can't.
-
-    A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
-    convolutions one after another.
-
-    >>> choose_execution(Flat(nn.Linear(2, 2)), torch.zeros(3, 4, 2))
-    'batched'
-    """
-    if flat.device.type == "cpu" and any(isinstance(m, nn.modules.conv._ConvNd) for m in flat.module.modules()):
-        return "loop"
-    theta = flat.row().expand(len(x), -1)
-    try:
-        flat.forward(theta, x, "batched")
-    except (RuntimeError, ValueError, NotImplementedError):
-        return "loop"
-    return "batched"

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from drdsgd.data import Devices
-from drdsgd.flat import Execution, Flat
+from drdsgd.flat import Flat
+from drdsgd.gradients import Execution
 
 __all__ = ["Accuracy", "Metrics", "consensus_distance", "correct", "evaluate", "standard_error"]
 
@@ -125,7 +126,7 @@ def evaluate(
     scale, shift = data.scale.to(theta.dtype), data.shift.to(theta.dtype)
 
     def features(x: Tensor) -> Tensor:
-        return x.to(theta.dtype) * scale + shift
+        return x.to(theta.dtype, copy=True).mul_(scale).add_(shift)
 
     parameters = flat.views(theta.mean(dim=0))
     hits = torch.cat(
@@ -161,7 +162,9 @@ def _local_hits(
             rows = block[test.sizes[block] > first]
             here = first + column < test.sizes[rows, None]
             where = (test.starts[rows, None] + first + column).clamp(max=len(test.y) - 1)
-            right = correct(flat.forward(theta[rows], features(test.x[where]), execution), test.y[where])
+            own = theta[rows] if len(rows) < data.K else theta  # without a copy where all take part
+            x = features(test.x.index_select(0, where.flatten()).unflatten(0, where.shape))
+            right = correct(flat.forward(own, x, execution), test.y[where])
             hits[rows] += (right & here).sum(dim=1)
     return hits
 

@@ -3,7 +3,7 @@
 An objective is a pair of functions. `init(share)` makes its state from the devices' reference weights,
 `share [n]` = K p_i, which is 1 for every device when all count the same (`p_i = 1/K`) and n_i / mean n when they
 count by samples (`p_i = n_i / n`, eq. 1). `weigh(loss, state, mix)` turns the mini-batch losses [n] into weights
-[n]; whatever it must know of other devices it gets through `mix`.
+[n]; whatever it must know of other devices it gets through `mix`, and says so by `gossips`.
 
     min_theta  sum_i p_i f_i(theta)                          erm          weight_i = K p_i
     min_theta  sum_i p_i exp(f_i(theta) / mu)    (eq. 6)     kl_dro       weight_i = K p_i h_i / mu
@@ -35,10 +35,14 @@ ObjectiveState = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """`init(share [n]) -> state` and `weigh(loss [n], state, mix) -> (weight [n], state)`."""
+    """`init(share [n]) -> state` and `weigh(loss [n], state, mix) -> (weight [n], state)`.
+
+    One that does not gossip works row by row: it may be called for some of the devices at a time.
+    """
 
     init: Callable[[Tensor], ObjectiveState]
     weigh: Callable[[Tensor, ObjectiveState, Mix], tuple[Tensor, ObjectiveState]]
+    gossips: bool = False
 
 
 def erm() -> Objective:

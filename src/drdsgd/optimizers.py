@@ -1,8 +1,8 @@
 """Gossip optimizers: weighted gradients -> the next models. Communication enters here, through `mix`.
 
-An optimizer is a pair of functions. `init(theta)` makes its state; `step(theta, grad, state, mix)` takes the
-models [n, d] and the weighted gradients [n, d] to the next models. `mix` is this round's gossip, x -> W_t x, and
-`mix.t` is the round, from which a schedule gets its eta.
+An optimizer is three functions. `init(theta)` makes its state. `local(theta, gradient, state, t)` is what every
+device does alone: it changes its rows of theta [n, d] and of the state in place. `combine(theta, state, mix)` is what
+it does with its neighbours; `mix` is this round's gossip, x -> W_t x. A step is one after the other.
 
 The step size is a number or a schedule, `t -> eta_t`, and never anything hidden.
 """
@@ -20,6 +20,7 @@ from drdsgd.errors import InputError
 
 if TYPE_CHECKING:
     from drdsgd.engines import Mix
+    from drdsgd.gradients import Gradient
 
 __all__ = ["GossipOptimizer", "OptimizerState", "Schedule", "cosine", "dsgd", "exponential", "linear"]
 
@@ -29,10 +30,14 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class GossipOptimizer:
-    """`init(theta [n, d]) -> state` and `step(theta, grad [n, d], state, mix) -> (theta, state)`."""
+    """`init(theta [n, d]) -> state`, `local(theta, gradient, state, t)`, `combine(theta, state, mix)` -> both anew.
+
+    `local` works in place and row by row: it may be called for some of the devices at a time.
+    """
 
     init: Callable[[Tensor], OptimizerState]
-    step: Callable[[Tensor, Tensor, OptimizerState, Mix], tuple[Tensor, OptimizerState]]
+    local: Callable[[Tensor, Gradient, OptimizerState, int], None]
+    combine: Callable[[Tensor, OptimizerState, Mix], tuple[Tensor, OptimizerState]]
 
 
 def dsgd(eta: float | Schedule) -> GossipOptimizer:
@@ -45,7 +50,8 @@ def dsgd(eta: float | Schedule) -> GossipOptimizer:
     schedule = _schedule(eta)
     return GossipOptimizer(
         init=lambda theta: {},
-        step=lambda theta, grad, state, mix: (mix(theta.sub(grad, alpha=schedule(mix.t))), state),
+        local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
+        combine=lambda theta, state, mix: (mix(theta), state),
     )
 
 

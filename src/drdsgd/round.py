@@ -11,14 +11,15 @@ Whoever reads `make_round` has read the paper's two algorithm boxes: with `erm` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Engine
-from drdsgd.flat import LossAndGrad
+from drdsgd.gradients import Forward, Gradient
 from drdsgd.objectives import ObjectiveState
 from drdsgd.optimizers import OptimizerState
 
@@ -52,18 +53,35 @@ def init(algorithm: Algorithm, theta: Tensor, share: Tensor) -> State:
 
 def make_round(
     algorithm: Algorithm,
-    loss_and_grad: LossAndGrad,
-    batches: Callable[[int], tuple[Tensor, Tensor]],
+    forward: Forward,
+    batches: Callable[[int, slice], tuple[Tensor, Tensor]],
     engine: Engine,
+    blocks: Sequence[slice] = (slice(None),),
 ) -> Round:
-    """The function `state -> (state, info)` that takes all devices of this process through one round."""
+    """The function `state -> (state, info)` that takes all devices of this process through one round.
+
+    It takes the given state over and works in its tensors: clone what you want to keep. `blocks` are devices that
+    are worked on together, so that what they need stays in the cache.
+    """
     objective, optimizer = algorithm.objective, algorithm.optimizer
+    groups = (slice(None),) if objective.gossips else blocks  # weights that gossip need all losses first
 
     def round(state: State) -> tuple[State, Info]:
-        mix = engine.mix(state.t)
-        g, loss = loss_and_grad(state.theta, *batches(state.t))  # every device, its own batch
-        weight, ostate = objective.weigh(loss, state.objective, mix)  # robustness enters only here
-        theta, gstate = optimizer.step(state.theta, weight[:, None] * g, state.optimizer, mix)  # gossip only here
-        return State(state.t + 1, theta, ostate, gstate), Info(loss, weight, mix.floats_sent)
+        mix, done = engine.mix(state.t), []
+        for some in groups:
+            theta, ostate, gstate = state.theta[some], _rows(state.objective, some), _rows(state.optimizer, some)
+            loss, backward = forward(theta, *batches(state.t, some))  # every device, its own batch
+            weight, ostate = objective.weigh(loss, ostate, mix)  # robustness enters only here
+            optimizer.local(theta, Gradient(weight, backward), gstate, state.t)  # in place
+            done.append((loss, weight, ostate))
+        theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)  # gossip enters only here
+        losses, weights, ostates = zip(*done, strict=True)
+        ostate = {name: torch.cat([each[name] for each in ostates]) for name in state.objective}
+        return State(state.t + 1, theta, ostate, gstate), Info(torch.cat(losses), torch.cat(weights), mix.floats_sent)
 
     return round
+
+
+def _rows(state: dict[str, Tensor], some: slice) -> dict[str, Tensor]:
+    """Some devices' rows of a state, as views."""
+    return {name: value[some] for name, value in state.items()}

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import networkx as nx
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from drdsgd import graphs
 from drdsgd.algorithms import Algorithm
@@ -22,7 +21,8 @@ from drdsgd.batches import Batches
 from drdsgd.data import Devices
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import Diverged, InputError
-from drdsgd.flat import Flat, Loss, choose_execution, loss_and_grad
+from drdsgd.flat import Flat
+from drdsgd.gradients import Loss, choose_execution, make_forward
 from drdsgd.metrics import Metrics, consensus_distance, evaluate
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.round import State, init, make_round
@@ -31,9 +31,15 @@ __all__ = ["Progress", "Reference", "Result", "train", "trajectory"]
 
 Reference = Literal["samples", "uniform"]
 
+# what devices that are worked on together may need: models and batches, about the size of a last-level cache
+BLOCK_BYTES = 32 * 2**20
+
 
 class Progress(NamedTuple):
-    """Where a run is: its state, what it has cost so far, and the metrics if this round was evaluated."""
+    """Where a run is: its state, what it has cost so far, and the metrics if this round was evaluated.
+
+    The next round works in the state's tensors: clone what you want to keep longer.
+    """
 
     state: State
     floats_sent: int
@@ -107,8 +113,9 @@ def trajectory(
             raise InputError(f"{name} must be at least 1: {value}")
 
     flat = Flat(model)
-    batches = Batches(data, batch_size, seed, dtype=flat.dtype)
-    x, _ = batches(0)
+    engine = LocalEngine(mixing, flat.dtype, flat.device)
+    batches = Batches(data, batch_size, seed, engine.rows, flat.dtype)
+    x, _ = batches(0, slice(0, 2))
     flat.check(x[0])
     if start is not None and start.state.theta.shape != (mixing.K, flat.d):
         raise InputError(
@@ -116,36 +123,27 @@ def trajectory(
             f"{list(start.state.theta.shape)}; the model's code changed, so start another run"
         )
     mode = choose_execution(flat, x) if execution == "auto" else execution
-    engine = LocalEngine(mixing, flat.dtype, flat.device)
-    round = make_round(algorithm, loss_and_grad(flat, loss, mode), batches, engine)
+    forward = make_forward(flat, loss, mode)
+    blocks = _blocks(mixing.K, 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel())))
+    round = make_round(algorithm, forward, batches, engine, blocks)
 
-    def train_losses(state: State) -> Tensor:
-        x, y = batches(state.t)
-        output = flat.forward(state.theta, x, mode)
-        if mode == "batched":
-            return vmap(loss)(output, y)
-        return torch.stack([loss(o, labels) for o, labels in zip(output, y, strict=True)])
+    def losses(state: State) -> Tensor:
+        return torch.cat([forward(state.theta[some], *batches(state.t, some))[0] for some in blocks])
 
     def measure(progress: Progress) -> Progress:
         state, floats_sent, seconds, _ = progress
-        with torch.no_grad():
-            losses = train_losses(state)
-        _check_finite(algorithm, state.t, losses)
+        loss = losses(state)
+        _check_finite(algorithm, state.t, loss)
         consensus, local, per_class = evaluate(flat, state.theta, data, mode)
-        metrics = Metrics(
-            state.t, consensus, local, per_class, consensus_distance(state.theta), float(losses.mean()),
-            floats_sent, seconds,
-        )  # fmt: skip
+        distance, train_loss = consensus_distance(state.theta), float(loss.mean())
+        metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
         return progress._replace(metrics=metrics)
 
     def beginning() -> Progress:
-        theta = flat.row().expand(mixing.K, -1).contiguous()
         share = data.train.sizes / data.train.sizes.double().mean()
         share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
-        state = init(algorithm, theta, share)
-        with torch.no_grad():
-            finite = train_losses(state).isfinite()
-        if not finite.all():
+        state = init(algorithm, flat.row().repeat(mixing.K, 1), share)
+        if not (finite := losses(state).isfinite()).all():
             raise InputError(
                 f"the initial model's loss on device {int((~finite).nonzero()[0])} is not finite; "
                 "check the model's initialisation and the scale of the data"
@@ -161,16 +159,27 @@ def trajectory(
             yield progress
         while progress.state.t < rounds:
             begun = time.perf_counter()
-            state, info = round(progress.state)
+            t, (state, info) = progress.state.t, round(progress.state)
             seconds = progress.seconds + time.perf_counter() - begun
             evaluated = state.t % eval_every == 0 or state.t == rounds
-            _check_finite(algorithm, progress.state.t, info.loss, info.weight, state.theta if evaluated else None)
+            _check_finite(algorithm, t, info.loss, info.weight, state.theta if evaluated else None)
             progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
             if evaluated:
                 progress = measure(progress)
             yield progress
 
     return steps()
+
+
+def _blocks(n: int, most: int) -> list[slice]:
+    """n devices in contiguous blocks of at most `most`, as equal as can be.
+
+    >>> _blocks(25, 10)
+    [slice(0, 9, None), slice(9, 17, None), slice(17, 25, None)]
+    """
+    parts = -(-n // max(most, 1))
+    ends = [n * (i + 1) // parts if i == parts - 1 else -(-n * (i + 1) // parts) for i in range(parts)]
+    return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def _check_finite(

@@ -1,0 +1,171 @@
+"""Losses and gradients of many devices at once.
+
+A forward pass gives every device's mini-batch loss [n] and a `Backward`, which *adds* scaled gradients to a tensor,
+`into_i += scale_i g_i`. So a step is taken in place, `theta_i += -eta weight_i g_i`, and the gradients of all devices
+need not exist at once.
+
+There are three ways, and they give the same: written out by hand for fully connected networks (fastest), batched by
+`torch.func.vmap` for any module that it can take, and one device after the other for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from drdsgd.flat import Flat
+
+__all__ = ["Backward", "Execution", "Forward", "Gradient", "Loss", "choose_execution", "make_forward"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Backward = Callable[[Tensor, Tensor], None]
+Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Backward]]
+Execution = Literal["batched", "loop"]
+
+
+class Gradient(NamedTuple):
+    """The gradients of some devices, times their weights [n]: computed when somebody asks for them."""
+
+    weight: Tensor
+    backward: Backward
+
+    def add_to(self, tensor: Tensor, factor: float) -> None:
+        """`tensor_i += factor weight_i g_i`, in place; tensor [n, d]."""
+        self.backward(factor * self.weight, tensor)
+
+
+def make_forward(flat: Flat, loss: Loss, execution: Execution = "batched") -> Forward:
+    """`(theta [n, d], x [n, B, ...], y [n, B]) -> (loss [n], backward)` for this model and loss.
+
+    >>> forward = make_forward(Flat(nn.Linear(2, 3)), nn.functional.cross_entropy)
+    >>> losses, backward = forward(torch.zeros(4, 9), torch.ones(4, 5, 2), torch.zeros(4, 5, dtype=torch.int64))
+    >>> backward(torch.ones(4), g := torch.zeros(4, 9))
+    >>> losses.shape, g.abs().sum() > 0
+    (torch.Size([4]), tensor(True))
+    """
+    if execution == "loop":
+        return _loop(flat, loss)
+    layers = _fully_connected(flat)
+    if layers is not None and loss is nn.functional.cross_entropy:
+        return _by_hand(flat, layers)
+    return _autograd(
+        flat, lambda parameters, x, y: vmap(lambda p, xi, yi: loss(flat.apply(p, xi), yi))(parameters, x, y)
+    )
+
+
+def choose_execution(flat: Flat, x: Tensor) -> Execution:
+    """The faster way that works for this model: "batched", but "loop" for convolutions and where vmap can't.
+
+    A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
+    convolutions one after another.
+
+    >>> choose_execution(Flat(nn.Linear(2, 2)), torch.zeros(3, 4, 2))
+    'batched'
+    """
+    if flat.device.type == "cpu" and any(isinstance(m, nn.modules.conv._ConvNd) for m in flat.module.modules()):
+        return "loop"
+    try:
+        flat.forward(flat.row().expand(len(x), -1), x, "batched")
+    except (RuntimeError, ValueError, NotImplementedError):
+        return "loop"
+    return "batched"
+
+
+def _autograd(flat: Flat, losses_of: Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]) -> Forward:
+    def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+        # The views are the leaves: cheaper than going back through the split of theta. `data`, not `detach`: rows of
+        # one tensor share a counter of changes, and a step of one device would look like a change of another's.
+        leaves = {name: view.data.requires_grad_() for name, view in flat.views(theta).items()}
+        losses = losses_of(leaves, x, y)
+
+        def backward(scale: Tensor, into: Tensor) -> None:
+            gradients = torch.autograd.grad(losses, list(leaves.values()), scale, materialize_grads=True)
+            for target, gradient in zip(flat.views(into).values(), gradients, strict=True):
+                target.add_(gradient)
+
+        return losses.detach(), backward
+
+    return forward
+
+
+def _loop(flat: Flat, loss: Loss) -> Forward:
+    one = _autograd(flat, lambda parameters, x, y: loss(flat.apply(parameters, x), y))
+
+    def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+        passes = [one(*device) for device in zip(theta, x, y, strict=True)]
+
+        def backward(scale: Tensor, into: Tensor) -> None:
+            for (_, backward_one), factor, row in zip(passes, scale, into, strict=True):
+                backward_one(factor, row)
+
+        return torch.stack([losses for losses, _ in passes]), backward
+
+    return forward
+
+
+class _Layer(NamedTuple):
+    """A linear layer's parameters by name, and whether a ReLU follows."""
+
+    weight: str
+    bias: str | None
+    relu: bool
+
+
+def _fully_connected(flat: Flat) -> list[_Layer] | None:
+    """The layers of a network that is nothing but (Flatten,) Linear, ReLU, Linear, ..., Linear; else None."""
+    if type(flat.module) is not nn.Sequential:
+        return None
+    layers: list[_Layer] = []
+    modules = list(flat.module.named_children())
+    if modules and type(modules[0][1]) is nn.Flatten and modules[0][1].start_dim == 1 and modules[0][1].end_dim == -1:
+        modules = modules[1:]
+    for name, module in modules:
+        if type(module) is nn.Linear:
+            layers.append(_Layer(f"{name}.weight", f"{name}.bias" if module.bias is not None else None, relu=False))
+        elif type(module) is nn.ReLU and layers and not layers[-1].relu:
+            layers[-1] = layers[-1]._replace(relu=True)
+        else:
+            return None
+    whole = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
+    # a frozen or shared layer is not among the row's parameters, and a ReLU at the end has no logits
+    return layers if layers and whole == flat.names and not layers[-1].relu else None
+
+
+def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
+    """Cross-entropy of a fully connected network: all devices' layers as batched products, gradients in place."""
+
+    def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+        parameters = flat.views(theta)
+        inputs, out = [], x.flatten(2)  # [n, B, features]
+        for layer in layers:
+            inputs.append(out)
+            W = parameters[layer.weight].mT  # [n, in, out]
+            out = torch.bmm(out, W) if layer.bias is None else torch.baddbmm(parameters[layer.bias][:, None], out, W)
+            if layer.relu:
+                out.relu_()
+        log_p = out.log_softmax(dim=-1)  # [n, B, C]
+        losses = -log_p.gather(-1, y[..., None]).mean(dim=(1, 2))
+
+        def backward(scale: Tensor, into: Tensor) -> None:
+            # d loss / d logits = (softmax - one-hot) / B; every device's factor goes along from here
+            delta = log_p.exp().scatter_add_(-1, y[..., None], log_p.new_full((1, 1, 1), -1.0).expand(*y.shape, 1))
+            delta *= (scale / y.shape[1])[:, None, None]
+            targets = flat.views(into)
+            for number in reversed(range(len(layers))):
+                layer, inside = layers[number], inputs[number]
+                # before the weights change: `into` may be theta itself
+                before = torch.bmm(delta, parameters[layer.weight]) if number else delta
+                targets[layer.weight].baddbmm_(delta.mT, inside)
+                if layer.bias is not None:
+                    targets[layer.bias].add_(delta.sum(dim=1))
+                delta = before
+                if number and layers[number - 1].relu:  # d relu: zero where its output is
+                    torch.ops.aten.threshold_backward.grad_input(delta, inside, 0, grad_input=delta)
+
+        return losses, backward
+
+    return forward

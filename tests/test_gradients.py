@@ -1,0 +1,107 @@
+"""Three ways to a gradient, one gradient: autograd's, device by device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drdsgd import models
+from drdsgd.flat import Flat
+from drdsgd.gradients import Execution, Gradient, Loss, choose_execution, make_forward
+
+CROSS_ENTROPY = nn.functional.cross_entropy
+
+
+def smoothed(output: Tensor, y: Tensor) -> Tensor:
+    return CROSS_ENTROPY(output, y, label_smoothing=0.1)
+
+
+class Tied(nn.Module):
+    """One linear layer used twice: not a plain sequence, so not written out by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(5, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.outer(torch.tanh(self.inner(torch.tanh(self.inner(x.flatten(1)[:, :5])))))
+        return out
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: models.mlp((3, 8, 8), 4, [6, 5]),
+    "logistic": lambda: models.logistic((3, 8, 8), 4),
+    "no bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 6, bias=False), nn.ReLU(), nn.Linear(6, 4)),
+    "linear after linear": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 6), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 4)
+    ),
+    "cnn": lambda: models.cnn((3, 8, 8), 4, (2, 3, 2), (5, 5)),
+    "tied": Tied,
+    "frozen": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 6).requires_grad_(False), nn.ReLU(), nn.Linear(6, 4)),
+    "relu at the end": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("loss", [CROSS_ENTROPY, smoothed])
+@pytest.mark.parametrize("execution", ["batched", "loop"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_gradients_are_autograds(kind: str, execution: Execution, loss: Loss) -> None:
+    torch.manual_seed(0)
+    flat = Flat(MODELS[kind]().double())
+    theta = torch.randn(3, flat.d, dtype=torch.float64) / 4
+    x, y = torch.randn(3, 7, 3, 8, 8, dtype=torch.float64), torch.randint(4, (3, 7))
+    losses, backward = make_forward(flat, loss, execution)(theta, x, y)
+    scale, g = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), torch.ones_like(theta)
+    backward(scale, g)
+    for i in range(3):
+        module = flat.to_module(theta[i])
+        expected = loss(module(x[i]), y[i])
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        gradient = torch.cat([p.flatten() for p in torch.autograd.grad(expected, parameters)])
+        assert losses[i] == pytest.approx(float(expected.detach()), rel=1e-12)
+        assert torch.allclose(g[i], 1 + scale[i] * gradient, rtol=1e-10, atol=1e-14)
+    assert torch.allclose(flat.forward(theta, x, execution)[1], flat.to_module(theta[1])(x[1]), rtol=1e-12, atol=1e-14)
+    assert not losses.requires_grad
+
+
+@pytest.mark.parametrize("execution", ["batched", "loop"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_step_in_place_is_the_step(kind: str, execution: Execution) -> None:
+    """theta itself may be what gradients are added to: they are those of theta before."""
+    torch.manual_seed(0)
+    flat = Flat(MODELS[kind]().double())
+    theta = torch.randn(3, flat.d, dtype=torch.float64) / 4
+    x, y = torch.randn(3, 7, 3, 8, 8, dtype=torch.float64), torch.randint(4, (3, 7))
+    weight = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64)
+    forward = make_forward(flat, CROSS_ENTROPY, execution)
+    Gradient(weight, forward(theta, x, y)[1]).add_to(g := torch.zeros_like(theta), 1.0)
+    moved = theta.clone()
+    Gradient(weight, forward(moved, x, y)[1]).add_to(moved, -0.1)
+    assert torch.allclose(moved, theta - 0.1 * g, rtol=1e-12, atol=1e-14)
+    assert torch.equal(moved[2], theta[2])
+
+
+def test_a_parameter_that_the_loss_ignores_has_gradient_zero() -> None:
+    class Spare(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+            self.spare = nn.Parameter(torch.ones(4))
+
+    for execution in ("batched", "loop"):
+        forward = make_forward(Flat(Spare()), CROSS_ENTROPY, execution)
+        _, backward = forward(torch.zeros(2, 13), torch.ones(2, 5, 2), torch.zeros(2, 5, dtype=torch.int64))
+        backward(torch.ones(2), g := torch.zeros(2, 13))
+        assert g.abs().sum() > 0 and (Flat(Spare()).views(g)["spare"] == 0).all()
+
+
+def test_execution_is_chosen_by_what_works() -> None:
+    class Branching(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if float(x.sum()) >= 0 else super().forward(-x)  # vmap can't look at values
+
+    assert choose_execution(Flat(Branching(2, 3)), torch.ones(2, 4, 2)) == "loop"
+    assert choose_execution(Flat(models.cnn((1, 8, 8), 2)), torch.ones(2, 4, 1, 8, 8)) == "loop"
+    assert choose_execution(Flat(models.mlp((1, 8, 8), 2)), torch.ones(2, 4, 1, 8, 8)) == "batched"
