@@ -13,7 +13,7 @@ from drdsgd.experiment import Experiment
 
 def experiment(algorithm: str, dtype: str) -> Experiment:
     return Experiment(
-        algorithm=algorithm, dataset="digits", devices=5, rounds=12, eval_every=5, p=0.5, dtype=dtype, seed=3,
+        algorithm=algorithm, dataset="digits", devices=5, rounds=12, eval_every=5, p=0.5, dtype=dtype, seed=3, eta=0.1,
         threads=1, mu=2.0 if algorithm == "dr-dsgd" else None,
         # without a ReLU in float32: at its kink the last bit decides between two gradients
         model="mlp" if dtype == "float64" else "logistic",

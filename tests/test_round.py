@@ -19,6 +19,7 @@ from drdsgd.flat import Flat
 from drdsgd.gradients import Execution, make_forward
 from drdsgd.mixing import metropolis
 from drdsgd.optimizers import linear
+from drdsgd.parallel import each_of
 from drdsgd.round import init, make_round
 from tests import reference
 
@@ -68,6 +69,7 @@ def engine_models(
         batches,
         LocalEngine(metropolis(graph), torch.float64),
         blocks,
+        each_of(2) if len(blocks) > 1 else map,
     )
     for _ in range(T):
         state, info = round(state)

@@ -83,6 +83,16 @@ def test_the_loop_gives_the_same_metrics() -> None:
     assert runs[0].final.consensus == runs[1].final.consensus
 
 
+@pytest.mark.parametrize("execution", ["batched", "loop"])
+def test_threads_do_not_change_the_numbers(execution: str) -> None:
+    """Also where every thread runs the module itself, which puts parameters into it."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    runs = [drdsgd.train(**options(model=model, threads=threads, execution=execution)) for threads in (1, 2, 3)]
+    for run in runs[1:]:
+        assert torch.allclose(run.theta, runs[0].theta, atol=1e-6)
+        assert run.final.consensus == runs[0].final.consensus and run.final.local == runs[0].final.local
+
+
 def test_reference_weights() -> None:
     """By samples, a device with three times as many counts three times; uniform, all the same."""
     x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
@@ -135,6 +145,7 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
         ({"rounds": 0}, "rounds must be at least 1: 0"),
         ({"batch_size": -1}, "batch_size must be at least 1: -1"),
         ({"eval_every": 0}, "eval_every must be at least 1: 0"),
+        ({"threads": -2}, "threads must be at least 1: -2"),
         ({"graph": graphs.ring(4)}, "graph has 4 nodes but there are data for 5"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "GroupNorm"),
     ],

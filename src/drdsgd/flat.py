@@ -7,6 +7,7 @@ then one line each. A parameter of all n models is a view into theta, without a 
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Literal
 
 import torch
@@ -31,6 +32,7 @@ class Flat:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self._copies = threading.local()
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not parameters:
             raise InputError(f"the model {type(module).__name__} has no parameter to train")
@@ -65,7 +67,10 @@ class Flat:
 
     def apply(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         """The module's output on x with these parameters."""
-        output: Tensor = functional_call(self.module, parameters, (x,))
+        # a copy for each thread: `functional_call` puts the parameters into the module while it runs
+        if not hasattr(self._copies, "module"):
+            self._copies.module = copy.deepcopy(self.module)
+        output: Tensor = functional_call(self._copies.module, parameters, (x,))
         return output
 
     def forward(self, theta: Tensor, x: Tensor, execution: Literal["batched", "loop"] = "batched") -> Tensor:

@@ -8,7 +8,7 @@ model scored on its own few classes rewards bad consensus, so both are always re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from torch import Tensor
 from drdsgd.data import Devices
 from drdsgd.flat import Flat
 from drdsgd.gradients import Execution
+from drdsgd.parallel import Each, blocks
 
 __all__ = ["Accuracy", "Metrics", "consensus_distance", "correct", "evaluate", "standard_error"]
 
 # samples in one forward pass of an evaluation: enough to keep the cores busy, few enough for the memory of a CNN
-CHUNK = 2048
+CHUNK = 1024
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(
-    flat: Flat, theta: Tensor, data: Devices, execution: Execution
+    flat: Flat, theta: Tensor, data: Devices, execution: Execution, each: Each = map
 ) -> tuple[Accuracy, Accuracy, list[float | None]]:
     """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class."""
     test = data.test
@@ -129,44 +130,37 @@ def evaluate(
         return x.to(theta.dtype, copy=True).mul_(scale).add_(shift)
 
     parameters = flat.views(theta.mean(dim=0))
-    hits = torch.cat(
-        [
-            correct(flat.apply(parameters, features(x)), y)
-            for x, y in zip(test.x.split(CHUNK), test.y.split(CHUNK), strict=True)
-        ]
-    )
+
+    @torch.no_grad()  # holds for a thread, not for those it starts
+    def consensus_hits(some: slice) -> Tensor:
+        return correct(flat.apply(parameters, features(test.x[some])), test.y[some])
+
+    hits = torch.cat(list(each(consensus_hits, blocks(len(test.y), CHUNK))))
     device = torch.repeat_interleave(torch.arange(data.K, device=hits.device), test.sizes)
     consensus = _percent(_count(device, hits, data.K), test.sizes)
     per_class = _percent(_count(test.y, hits, data.classes), torch.bincount(test.y, minlength=data.classes))
 
-    local = _local_hits(flat, theta, data, features, execution)
+    # every device's own model on its own samples: devices in blocks, samples in columns, devices with fewer drop out
+    @torch.no_grad()
+    def local_hits(some: slice) -> Tensor:
+        sizes, starts, own = test.sizes[some], test.starts[some], theta[some]
+        hits, width = torch.zeros_like(sizes), max(1, CHUNK // len(sizes))
+        for first in range(0, int(sizes.max()), width):
+            rows = (sizes > first).nonzero().flatten()
+            column = torch.arange(first, first + width, device=sizes.device)
+            where = (starts[rows, None] + column).clamp(max=len(test.y) - 1)
+            x = features(test.x.index_select(0, where.flatten()).unflatten(0, where.shape))
+            models = own if len(rows) == len(own) else own[rows]  # without a copy where all take part
+            right = correct(flat.forward(models, x, execution), test.y[where])
+            hits[rows] += (right & (column < sizes[rows, None])).sum(dim=1)
+        return hits
+
+    local = torch.cat(list(each(local_hits, blocks(data.K, 16))))
     return (
         Accuracy.over([v for v in consensus if v is not None]),
         Accuracy.over([v for v in _percent(local, test.sizes) if v is not None]),
         per_class,
     )
-
-
-def _local_hits(
-    flat: Flat, theta: Tensor, data: Devices, features: Callable[[Tensor], Tensor], execution: Execution
-) -> Tensor:
-    """Right answers of each device's own model on its own test samples, [K].
-
-    Devices go through the model in blocks, and their samples in columns; devices with fewer samples drop out.
-    """
-    test, hits = data.test, torch.zeros(data.K, dtype=torch.int64, device=theta.device)
-    for block in torch.arange(data.K, device=theta.device).split(64):
-        width = max(1, CHUNK // len(block))
-        column = torch.arange(width, device=theta.device)
-        for first in range(0, int(test.sizes[block].max()), width):
-            rows = block[test.sizes[block] > first]
-            here = first + column < test.sizes[rows, None]
-            where = (test.starts[rows, None] + first + column).clamp(max=len(test.y) - 1)
-            own = theta[rows] if len(rows) < data.K else theta  # without a copy where all take part
-            x = features(test.x.index_select(0, where.flatten()).unflatten(0, where.shape))
-            right = correct(flat.forward(own, x, execution), test.y[where])
-            hits[rows] += (right & here).sum(dim=1)
-    return hits
 
 
 def _count(group: Tensor, hits: Tensor, groups: int) -> Tensor:

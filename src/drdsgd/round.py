@@ -22,6 +22,7 @@ from drdsgd.engines import Engine
 from drdsgd.gradients import Forward, Gradient
 from drdsgd.objectives import ObjectiveState
 from drdsgd.optimizers import OptimizerState
+from drdsgd.parallel import Each
 
 __all__ = ["Info", "Round", "State", "init", "make_round"]
 
@@ -57,25 +58,28 @@ def make_round(
     batches: Callable[[int, slice], tuple[Tensor, Tensor]],
     engine: Engine,
     blocks: Sequence[slice] = (slice(None),),
+    each: Each = map,
 ) -> Round:
     """The function `state -> (state, info)` that takes all devices of this process through one round.
 
     It takes the given state over and works in its tensors: clone what you want to keep. `blocks` are devices that
-    are worked on together, so that what they need stays in the cache.
+    are worked on together, so that what they need stays in the cache; `each` runs the blocks.
     """
     objective, optimizer = algorithm.objective, algorithm.optimizer
     groups = (slice(None),) if objective.gossips else blocks  # weights that gossip need all losses first
 
     def round(state: State) -> tuple[State, Info]:
-        mix, done = engine.mix(state.t), []
-        for some in groups:
+        mix = engine.mix(state.t)
+
+        def alone(some: slice) -> tuple[Tensor, Tensor, ObjectiveState]:
             theta, ostate, gstate = state.theta[some], _rows(state.objective, some), _rows(state.optimizer, some)
             loss, backward = forward(theta, *batches(state.t, some))  # every device, its own batch
             weight, ostate = objective.weigh(loss, ostate, mix)  # robustness enters only here
             optimizer.local(theta, Gradient(weight, backward), gstate, state.t)  # in place
-            done.append((loss, weight, ostate))
+            return loss, weight, ostate
+
+        losses, weights, ostates = zip(*each(alone, groups), strict=True)
         theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)  # gossip enters only here
-        losses, weights, ostates = zip(*done, strict=True)
         ostate = {name: torch.cat([each[name] for each in ostates]) for name in state.objective}
         return State(state.t + 1, theta, ostate, gstate), Info(torch.cat(losses), torch.cat(weights), mix.floats_sent)
 

@@ -47,7 +47,6 @@ def run(
         if folder.status != "unfinished":
             return records.read(path)
 
-        torch.set_num_threads(e.threads)
         graph, data = make_graph(e), make_data(e).to(check_device(e.device))
         mixing, model = metropolis(graph), make_model(e, data)
         network = records.network(graph, data, rho(mixing.at(0)))
@@ -56,7 +55,7 @@ def run(
         steps = trajectory(
             model, data, mixing, make_algorithm(e),
             rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
-            reference=e.reference, execution=e.execution, start=start,
+            reference=e.reference, execution=e.execution, threads=e.threads, start=start,
         )  # fmt: skip
         t = -1
         if start is None:

@@ -25,6 +25,7 @@ from drdsgd.flat import Flat
 from drdsgd.gradients import Loss, choose_execution, make_forward
 from drdsgd.metrics import Metrics, consensus_distance, evaluate
 from drdsgd.mixing import Mixing, metropolis
+from drdsgd.parallel import blocks, each_of, one_thread
 from drdsgd.round import State, init, make_round
 
 __all__ = ["Progress", "Reference", "Result", "train", "trajectory"]
@@ -96,24 +97,33 @@ def trajectory(
     reference: Reference = "samples",
     loss: Loss = nn.functional.cross_entropy,
     execution: Literal["auto", "batched", "loop"] = "auto",
+    threads: int | None = None,
     start: Progress | None = None,
 ) -> Iterator[Progress]:
     """The run as an iterator: the start, then one `Progress` per round, with metrics at the evaluated rounds.
 
     All devices start from the parameters of `model`. A plain graph gets Metropolis weights. `reference` says
     whether devices count by their number of samples (p_i = n_i / n, eq. 1) or all the same (p_i = 1 / K).
-    `start` continues a run from where it was. What does not fit together is refused here, before the first step
-    of the iterator. A run that leaves the floats raises `Diverged`.
+    `threads` work on blocks of devices, by default as many as torch has. `start` continues a run from where it was.
+    What does not fit together is refused here, before the first step of the iterator. A run that leaves the floats
+    raises `Diverged`.
     """
     mixing = graph if isinstance(graph, Mixing) else metropolis(graphs.check(graph))
     if mixing.K != data.K:
         raise InputError(f"the graph has {mixing.K} nodes but there are data for {data.K} devices")
-    for name, value in (("rounds", rounds), ("batch_size", batch_size), ("eval_every", eval_every)):
+    for name, value in (
+        ("rounds", rounds),
+        ("batch_size", batch_size),
+        ("eval_every", eval_every),
+        ("threads", threads or 1),
+    ):
         if value < 1:
             raise InputError(f"{name} must be at least 1: {value}")
 
     flat = Flat(model)
-    engine = LocalEngine(mixing, flat.dtype, flat.device)
+    workers = (threads or torch.get_num_threads()) if flat.device.type == "cpu" else 1
+    each = each_of(workers)
+    engine = LocalEngine(mixing, flat.dtype, flat.device, each)
     batches = Batches(data, batch_size, seed, engine.rows, flat.dtype)
     x, _ = batches(0, slice(0, 2))
     flat.check(x[0])
@@ -124,17 +134,18 @@ def trajectory(
         )
     mode = choose_execution(flat, x) if execution == "auto" else execution
     forward = make_forward(flat, loss, mode)
-    blocks = _blocks(mixing.K, 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel())))
-    round = make_round(algorithm, forward, batches, engine, blocks)
+    most = 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
+    parts = blocks(mixing.K, min(most, -(-mixing.K // workers)))
+    round = make_round(algorithm, forward, batches, engine, parts, each)
 
     def losses(state: State) -> Tensor:
-        return torch.cat([forward(state.theta[some], *batches(state.t, some))[0] for some in blocks])
+        return torch.cat(list(each(lambda some: forward(state.theta[some], *batches(state.t, some))[0], parts)))
 
     def measure(progress: Progress) -> Progress:
         state, floats_sent, seconds, _ = progress
         loss = losses(state)
         _check_finite(algorithm, state.t, loss)
-        consensus, local, per_class = evaluate(flat, state.theta, data, mode)
+        consensus, local, per_class = evaluate(flat, state.theta, data, mode, each)
         distance, train_loss = consensus_distance(state.theta), float(loss.mean())
         metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
         return progress._replace(metrics=metrics)
@@ -150,36 +161,28 @@ def trajectory(
             )
         return Progress(state, 0, 0.0, None)
 
-    first = beginning() if start is None else start
+    @one_thread()
+    def advance(progress: Progress) -> Progress:
+        begun = time.perf_counter()
+        t, (state, info) = progress.state.t, round(progress.state)
+        seconds = progress.seconds + time.perf_counter() - begun
+        evaluated = state.t % eval_every == 0 or state.t == rounds
+        _check_finite(algorithm, t, info.loss, info.weight, state.theta if evaluated else None)
+        progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
+        return measure(progress) if evaluated else progress
+
+    with one_thread():
+        first = measure(beginning()) if start is None else start
 
     def steps() -> Iterator[Progress]:
         progress = first
         if start is None:
-            progress = measure(first)
             yield progress
         while progress.state.t < rounds:
-            begun = time.perf_counter()
-            t, (state, info) = progress.state.t, round(progress.state)
-            seconds = progress.seconds + time.perf_counter() - begun
-            evaluated = state.t % eval_every == 0 or state.t == rounds
-            _check_finite(algorithm, t, info.loss, info.weight, state.theta if evaluated else None)
-            progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
-            if evaluated:
-                progress = measure(progress)
+            progress = advance(progress)
             yield progress
 
     return steps()
-
-
-def _blocks(n: int, most: int) -> list[slice]:
-    """n devices in contiguous blocks of at most `most`, as equal as can be.
-
-    >>> _blocks(25, 10)
-    [slice(0, 9, None), slice(9, 17, None), slice(17, 25, None)]
-    """
-    parts = -(-n // max(most, 1))
-    ends = [n * (i + 1) // parts if i == parts - 1 else -(-n * (i + 1) // parts) for i in range(parts)]
-    return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def _check_finite(

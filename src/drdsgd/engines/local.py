@@ -9,8 +9,12 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from drdsgd.mixing import Mixing
+from drdsgd.parallel import Each, blocks
 
 __all__ = ["LocalEngine", "LocalMix"]
+
+# columns of theta that are mixed together: few enough that those of all devices stay in the cache
+COLUMNS = 16384
 
 
 class LocalMix:
@@ -25,15 +29,25 @@ class LocalMix:
     12
     """
 
-    def __init__(self, W: Tensor, links: int, t: int) -> None:
+    def __init__(self, W: Tensor, links: int, t: int, each: Each = map) -> None:
         self.t = t
         self.floats_sent = 0
-        self._W, self._links = W, links
+        self._W, self._links, self._each = W, links, each
 
     def __call__(self, x: Tensor, /) -> Tensor:
         rows = x.reshape(len(x), -1)
         self.floats_sent += self._links * rows.shape[1]
-        return (self._W @ rows).view_as(x)
+        mixed = torch.empty_like(rows)
+
+        def columns(some: slice) -> None:
+            if self._W.layout == torch.strided:
+                torch.mm(self._W, rows[:, some], out=mixed[:, some])
+            else:
+                mixed[:, some] = self._W @ rows[:, some]
+
+        for _ in self._each(columns, blocks(rows.shape[1], COLUMNS)):
+            pass
+        return mixed.view_as(x)
 
 
 class LocalEngine:
@@ -45,9 +59,11 @@ class LocalEngine:
     tensor([0, 1, 2, 3, 4])
     """
 
-    def __init__(self, mixing: Mixing, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, mixing: Mixing, dtype: torch.dtype, device: torch.device | str = "cpu", each: Each = map
+    ) -> None:
         self.K = mixing.K
-        self._mixing, self._dtype, self._device = mixing, dtype, torch.device(device)
+        self._mixing, self._dtype, self._device, self._each = mixing, dtype, torch.device(device), each
         self._static = self._prepare(mixing.at(0)) if mixing.static else None
 
     @property
@@ -56,7 +72,7 @@ class LocalEngine:
 
     def mix(self, t: int) -> LocalMix:
         W, links = self._static or self._prepare(self._mixing.at(t))
-        return LocalMix(W, links, t)
+        return LocalMix(W, links, t, self._each)
 
     def _prepare(self, W: csr_array) -> tuple[Tensor, int]:
         """W as the tensor whose product is faster, and how many messages it sends (each end of a link sends)."""

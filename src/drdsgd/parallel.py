@@ -1,0 +1,83 @@
+"""Devices in parallel on one machine: blocks of them on a few threads, each of which computes on one core.
+
+Torch's own threads share every single operation, wait for each other after each, and spin while they wait: another
+busy process makes a round many times slower, and small operations gain nothing. A thread that takes whole blocks of
+devices waits once per round. Torch lets go of Python's lock within an operation, so plain threads do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import torch
+
+__all__ = ["Each", "blocks", "each_of", "one_thread"]
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Each(Protocol):
+    """Applies a function to every item, in some order or at once; the results are in the order of the items."""
+
+    def __call__(self, function: Callable[[A], R], items: Iterable[A], /) -> Iterable[R]: ...
+
+
+def each_of(threads: int) -> Each:
+    """`Each` on so many threads; to be used within `one_thread`.
+
+    >>> with one_thread():
+    ...     list(each_of(2)(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    """
+    return map if threads == 1 else _pool(threads).map
+
+
+def blocks(n: int, most: int) -> list[slice]:
+    """n things in contiguous blocks of at most `most`, as equal as can be.
+
+    >>> blocks(25, 10)
+    [slice(0, 9, None), slice(9, 17, None), slice(17, 25, None)]
+    """
+    parts = -(-n // max(most, 1))
+    ends = [-(-n * (i + 1) // parts) for i in range(parts)]
+    return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the block torch computes every operation on the thread that asks for it."""
+    _keep_memory()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    # its threads must not open teams of their own
+    return ThreadPoolExecutor(threads, "drdsgd", initializer=torch.set_num_threads, initargs=(1,))
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Ask the C library to keep freed memory for the next round instead of giving it back to the system.
+
+    Every round needs the same large pieces; having them mapped anew was measured to cost a third of a round. Where
+    the library is not glibc, nothing happens.
+    """
+    trim_threshold, mmap_threshold, largest_mmap_threshold = -1, -3, 32 * 2**20
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(mmap_threshold, largest_mmap_threshold)
+    mallopt(trim_threshold, 2**30)
