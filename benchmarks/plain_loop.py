@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import typer
 from torch import Tensor, nn
@@ -132,7 +133,7 @@ def make_loaders(e: Experiment, train: Sequence[TensorDataset], draws: Draws) ->
             for dataset in train
         ]
     K, T = len(train), e.rounds
-    drawn = [batches.draw(e.seed, torch.arange(K), t, torch.tensor(n), e.batch_size).tolist() for t in range(T)]
+    drawn = [batches.draw(e.seed, np.arange(K), t, np.array(n), e.batch_size).tolist() for t in range(T)]
     return [DataLoader(train[i], batch_sampler=[drawn[t][i] for t in range(T)]) for i in range(K)]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from drdsgd import models
 from drdsgd.errors import InputError
 from drdsgd.flat import Flat
+from drdsgd.gradients import predict
 
 
 def test_views_share_memory_and_rows_round_trip() -> None:
@@ -39,7 +40,7 @@ def test_frozen_parameters_and_constant_buffers_are_shared() -> None:
     flat = Flat(module)
     assert flat.d == 6
     flat.check(torch.zeros(4, 2))
-    assert torch.equal(flat.forward(torch.zeros(2, 6), torch.ones(2, 1, 2))[0, 0], 2 * module.bias)
+    assert torch.equal(predict(flat, torch.zeros(2, 6), torch.ones(2, 1, 2))[0, 0], 2 * module.bias)
 
 
 def test_batch_norm_is_refused_and_group_norm_named() -> None:

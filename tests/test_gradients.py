@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drdsgd import models
 from drdsgd.flat import Flat
-from drdsgd.gradients import Execution, Gradient, Loss, choose_execution, make_forward
+from drdsgd.gradients import Execution, Gradient, Loss, choose_execution, make_forward, predict
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 
@@ -63,7 +63,7 @@ def test_gradients_are_autograds(kind: str, execution: Execution, loss: Loss) ->
         gradient = torch.cat([p.flatten() for p in torch.autograd.grad(expected, parameters)])
         assert losses[i] == pytest.approx(float(expected.detach()), rel=1e-12)
         assert torch.allclose(g[i], 1 + scale[i] * gradient, rtol=1e-10, atol=1e-14)
-    assert torch.allclose(flat.forward(theta, x, execution)[1], flat.to_module(theta[1])(x[1]), rtol=1e-12, atol=1e-14)
+    assert torch.allclose(predict(flat, theta, x, execution)[1], flat.to_module(theta[1])(x[1]), rtol=1e-12, atol=1e-14)
     assert not losses.requires_grad
 
 

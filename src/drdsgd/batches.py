@@ -10,53 +10,52 @@ and works for devices with fewer than B samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drdsgd.data import Devices, Samples
 
 __all__ = ["Batches", "draw", "philox"]
 
-_MASK = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_MASK, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> Tensor:
-    """Philox4x32-10: four 32-bit counter words (int64 tensors that broadcast) -> four random words [..., 4].
+def philox(counter: Sequence[NDArray[np.int64] | int], key: tuple[int, int]) -> NDArray[np.uint64]:
+    """Philox4x32-10: four 32-bit counter words (that broadcast) -> four random words [..., 4].
 
-    >>> zero = torch.zeros((), dtype=torch.int64)
-    >>> [hex(w) for w in philox((zero, zero, zero, zero), (0, 0)).tolist()]
+    >>> [hex(w) for w in philox((0, 0, 0, 0), (0, 0)).tolist()]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    # numpy, not torch: these are many small operations, and each costs torch several times as much
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
     k0, k1 = key
     for _ in range(10):
-        # int64 products wrap around, so the high word is right after the mask
         p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & _MASK) ^ c1 ^ k0,
-            p1 & _MASK,
-            ((p0 >> 32) & _MASK) ^ c3 ^ k1,
-            p0 & _MASK,
-        )
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return torch.stack([c0, c1, c2, c3], dim=-1)
+        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ np.uint64(k0), p1 & _MASK, (p0 >> _HALF) ^ c3 ^ np.uint64(k1), p0 & _MASK
+        k0, k1 = (k0 + _WEYL[0]) & int(_MASK), (k1 + _WEYL[1]) & int(_MASK)
+    return np.stack([c0, c1, c2, c3], axis=-1)
 
 
-def draw(seed: int, devices: Tensor, t: int, sizes: Tensor, B: int) -> Tensor:
-    """B sample numbers in `[0, n_i)` for each device in round t, [n, B] int64.
+def draw(seed: int, devices: NDArray[np.int64], t: int, sizes: NDArray[np.int64], B: int) -> NDArray[np.int64]:
+    """B sample numbers in `[0, n_i)` for each device in round t, [n, B].
 
     `devices` [n] are device numbers in the whole network, `sizes` [n] their n_i.
 
-    >>> draw(0, torch.tensor([0, 1]), 5, torch.tensor([100, 3]), 4)[1].max() < 3
-    tensor(True)
+    >>> draw(0, np.array([0, 1]), 5, np.array([100, 3]), 4)[1].max() < 3
+    np.True_
     """
-    j = torch.arange((B + 3) // 4, device=devices.device)  # one call gives four words
-    zero = torch.zeros_like(j)
-    words = philox((j, devices[:, None], zero + (t & _MASK), zero), (seed & _MASK, (seed >> 32) & _MASK))
+    low = int(_MASK)
+    # one call gives four words
+    words = philox((np.arange((B + 3) // 4), devices[:, None], t & low, 0), (seed & low, (seed >> 32) & low))
     # word * n / 2^32 is uniform on [0, n) up to a bias of n / 2^32
-    return (words.flatten(1)[:, :B] * sizes[:, None]) >> 32
+    scaled = words.reshape(len(devices), -1)[:, :B] * sizes[:, None].astype(np.uint64)
+    return (scaled >> _HALF).astype(np.int64)
 
 
 class Batches:
@@ -70,15 +69,18 @@ class Batches:
         self, data: Devices, B: int, seed: int, rows: Tensor | None = None, dtype: torch.dtype = torch.float32
     ) -> None:
         self.samples: Samples = data.train
-        self.rows = torch.arange(data.K, device=data.train.y.device) if rows is None else rows
-        self.sizes, self.starts = self.samples.sizes[self.rows], self.samples.starts[self.rows]
-        self.scale, self.shift = data.scale.to(dtype), data.shift.to(dtype)
+        self.rows = np.arange(data.K) if rows is None else rows.cpu().numpy()
+        self.sizes, self.starts = (each.cpu().numpy()[self.rows] for each in (data.train.sizes, data.train.starts))
+        self.scale = data.scale.to(dtype)
+        self.shift = data.shift.to(dtype) if data.shift.any() else None
         self.B, self.seed, self.dtype = B, seed, dtype
 
     def __call__(self, t: int, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The batches of round t; `some` picks devices from `rows`."""
-        numbers = draw(self.seed, self.rows[some], t, self.sizes[some], self.B)
-        where = (numbers + self.starts[some, None]).flatten()
+        numbers = draw(self.seed, self.rows[some], t, self.sizes[some], self.B) + self.starts[some, None]
+        where = torch.from_numpy(numbers.reshape(-1)).to(self.samples.y.device)
         # index_select copies whole samples; indexing by x[where] was measured to be many times slower on bytes
-        x = self.samples.x.index_select(0, where).unflatten(0, numbers.shape).to(self.dtype).mul_(self.scale)
-        return x.add_(self.shift), self.samples.y[where].unflatten(0, numbers.shape)
+        x = self.samples.x.index_select(0, where).to(self.dtype).mul_(self.scale)
+        if self.shift is not None:
+            x.add_(self.shift)
+        return x.unflatten(0, numbers.shape), self.samples.y[where].view(numbers.shape)

@@ -69,7 +69,7 @@ class Experiment(BaseModel):
     reference: Literal["samples", "uniform"] = "samples"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     eval_every: Count = 10
-    checkpoint_every: Count
+    checkpoint_every: Count = 50
     execution: Literal["auto", "batched", "loop"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
@@ -135,7 +135,6 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(value, int) and 0 < value < LIMIT for value in (K, T)):
         fields.setdefault("eta", math.sqrt(K / T))
         fields.setdefault("batch_size", round(math.sqrt(K * T)))
-    fields.setdefault("checkpoint_every", fields["eval_every"])
     fields.setdefault("threads", os.cpu_count() or 1)
     return fields
 

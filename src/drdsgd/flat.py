@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from drdsgd.errors import InputError
 
@@ -72,12 +71,6 @@ class Flat:
             self._copies.module = copy.deepcopy(self.module)
         output: Tensor = functional_call(self._copies.module, parameters, (x,))
         return output
-
-    def forward(self, theta: Tensor, x: Tensor, execution: Literal["batched", "loop"] = "batched") -> Tensor:
-        """Every device's own model on its own samples: theta [n, d], x [n, m, ...] -> [n, m, ...]."""
-        if execution == "batched":
-            return vmap(self.apply)(self.views(theta), x)
-        return torch.stack([self.apply(self.views(row), xi) for row, xi in zip(theta, x, strict=True)])
 
     def to_module(self, row: Tensor) -> nn.Module:
         """An ordinary module of its own with the parameters of a row [d]."""

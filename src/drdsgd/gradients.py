@@ -19,7 +19,7 @@ from torch.func import vmap
 
 from drdsgd.flat import Flat
 
-__all__ = ["Backward", "Execution", "Forward", "Gradient", "Loss", "choose_execution", "make_forward"]
+__all__ = ["Backward", "Execution", "Forward", "Gradient", "Loss", "choose_execution", "make_forward", "predict"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Backward = Callable[[Tensor, Tensor], None]
@@ -57,6 +57,20 @@ def make_forward(flat: Flat, loss: Loss, execution: Execution = "batched") -> Fo
     )
 
 
+def predict(flat: Flat, theta: Tensor, x: Tensor, execution: Execution = "batched") -> Tensor:
+    """Every device's own model on its own samples: theta [n, d], x [n, m, ...] -> outputs [n, m, ...].
+
+    >>> predict(Flat(nn.Linear(2, 3)), torch.zeros(4, 9), torch.ones(4, 5, 2)).shape
+    torch.Size([4, 5, 3])
+    """
+    parameters = flat.views(theta)
+    if execution == "loop":
+        rows = ({name: value[i] for name, value in parameters.items()} for i in range(len(theta)))
+        return torch.stack([flat.apply(row, xi) for row, xi in zip(rows, x, strict=True)])
+    layers = _fully_connected(flat)
+    return vmap(flat.apply)(parameters, x) if layers is None else _outputs(layers, parameters, x.flatten(2))[-1]
+
+
 def choose_execution(flat: Flat, x: Tensor) -> Execution:
     """The faster way that works for this model: "batched", but "loop" for convolutions and where vmap can't.
 
@@ -69,7 +83,7 @@ def choose_execution(flat: Flat, x: Tensor) -> Execution:
     if flat.device.type == "cpu" and any(isinstance(m, nn.modules.conv._ConvNd) for m in flat.module.modules()):
         return "loop"
     try:
-        flat.forward(flat.row().expand(len(x), -1), x, "batched")
+        vmap(flat.apply)(flat.views(flat.row().expand(len(x), -1)), x)
     except (RuntimeError, ValueError, NotImplementedError):
         return "loop"
     return "batched"
@@ -135,19 +149,24 @@ def _fully_connected(flat: Flat) -> list[_Layer] | None:
     return layers if layers and whole == flat.names and not layers[-1].relu else None
 
 
+def _outputs(layers: list[_Layer], parameters: dict[str, Tensor], x: Tensor) -> list[Tensor]:
+    """x [n, B, features] and the output of every layer, [n, B, out]."""
+    outputs = [x]
+    for layer in layers:
+        W = parameters[layer.weight].mT  # [n, in, out]
+        bias = None if layer.bias is None else parameters[layer.bias][:, None]
+        out = torch.bmm(outputs[-1], W) if bias is None else torch.baddbmm(bias, outputs[-1], W)
+        outputs.append(out.relu_() if layer.relu else out)
+    return outputs
+
+
 def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
     """Cross-entropy of a fully connected network: all devices' layers as batched products, gradients in place."""
 
     def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
         parameters = flat.views(theta)
-        inputs, out = [], x.flatten(2)  # [n, B, features]
-        for layer in layers:
-            inputs.append(out)
-            W = parameters[layer.weight].mT  # [n, in, out]
-            out = torch.bmm(out, W) if layer.bias is None else torch.baddbmm(parameters[layer.bias][:, None], out, W)
-            if layer.relu:
-                out.relu_()
-        log_p = out.log_softmax(dim=-1)  # [n, B, C]
+        *inputs, logits = _outputs(layers, parameters, x.flatten(2))
+        log_p = logits.log_softmax(dim=-1)  # [n, B, C]
         losses = -log_p.gather(-1, y[..., None]).mean(dim=(1, 2))
 
         def backward(scale: Tensor, into: Tensor) -> None:

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from drdsgd.data import Devices
 from drdsgd.flat import Flat
-from drdsgd.gradients import Execution
+from drdsgd.gradients import Execution, predict
 from drdsgd.parallel import Each, blocks
 
 __all__ = ["Accuracy", "Metrics", "consensus_distance", "correct", "evaluate", "standard_error"]
 
-# samples in one forward pass of an evaluation: enough to keep the cores busy, few enough for the memory of a CNN
+# An evaluation's forward pass takes so many samples, of so many devices: enough to keep a core busy, few enough for
+# its cache, and for the memory of a CNN.
 CHUNK = 1024
+TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Metrics:
 
     `per_class` is the consensus model's accuracy per class (None for a class without test samples).
     `consensus_distance` is `1/K sum_i ||theta_i - mean theta||^2`. `train_loss` is the mean over devices of their
-    loss on this round's batch. `floats_sent` counts all numbers sent over all links since the start, `seconds`
-    the time spent in rounds (not in evaluations).
+    mini-batch loss in the last round (at round 0: in the first, before its step). `floats_sent` counts all numbers
+    sent over all links since the start, `seconds` the time spent in rounds (not in evaluations).
     """
 
     round: int
@@ -98,15 +100,22 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def consensus_distance(theta: Tensor) -> float:
+def consensus_distance(theta: Tensor, each: Each = map) -> float:
     """Mean squared distance of the devices' models from their mean, `1/K ||theta (I - J)||_F^2`; theta [K, d].
+
+    Not finite exactly if theta is not.
 
     >>> consensus_distance(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
     1.0
     """
-    # in double: a run about to diverge has distances whose square is beyond float32
-    distance = torch.linalg.vector_norm(theta - theta.mean(dim=0), dim=1, dtype=torch.float64)
-    return float(distance.square().mean())
+    mean = theta.mean(dim=0)
+
+    def squares(some: slice) -> Tensor:
+        # in double: a run about to diverge has distances whose square is beyond float32
+        distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
+        return distance.square()
+
+    return float(torch.cat(list(each(squares, blocks(len(theta), TOGETHER)))).mean())
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
@@ -118,53 +127,38 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
     return output.argmax(dim=-1) == y
 
 
-@torch.no_grad()
 def evaluate(
     flat: Flat, theta: Tensor, data: Devices, execution: Execution, each: Each = map
 ) -> tuple[Accuracy, Accuracy, list[float | None]]:
     """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class."""
-    test = data.test
+    test, consensus = data.test, flat.views(theta.mean(dim=0))
     scale, shift = data.scale.to(theta.dtype), data.shift.to(theta.dtype)
 
-    def features(x: Tensor) -> Tensor:
-        return x.to(theta.dtype, copy=True).mul_(scale).add_(shift)
-
-    parameters = flat.views(theta.mean(dim=0))
-
-    @torch.no_grad()  # holds for a thread, not for those it starts
-    def consensus_hits(some: slice) -> Tensor:
-        return correct(flat.apply(parameters, features(test.x[some])), test.y[some])
-
-    hits = torch.cat(list(each(consensus_hits, blocks(len(test.y), CHUNK))))
-    device = torch.repeat_interleave(torch.arange(data.K, device=hits.device), test.sizes)
-    consensus = _percent(_count(device, hits, data.K), test.sizes)
-    per_class = _percent(_count(test.y, hits, data.classes), torch.bincount(test.y, minlength=data.classes))
-
-    # every device's own model on its own samples: devices in blocks, samples in columns, devices with fewer drop out
-    @torch.no_grad()
-    def local_hits(some: slice) -> Tensor:
+    @torch.no_grad()  # here, because it holds for one thread only
+    def hits(some: slice) -> tuple[Tensor, Tensor]:
+        """Right answers on some devices' test samples: of both kinds of model [2, n]; of the consensus by class [C]."""
         sizes, starts, own = test.sizes[some], test.starts[some], theta[some]
-        hits, width = torch.zeros_like(sizes), max(1, CHUNK // len(sizes))
-        for first in range(0, int(sizes.max()), width):
-            rows = (sizes > first).nonzero().flatten()
-            column = torch.arange(first, first + width, device=sizes.device)
+        per_device = sizes.new_zeros(2, len(sizes))
+        per_class = sizes.new_zeros(data.classes)
+        # samples in columns; devices that have no more drop out
+        for columns in blocks(int(sizes.max()), CHUNK // len(sizes)):
+            rows = (sizes > columns.start).nonzero().flatten()
+            column = torch.arange(columns.start, columns.stop, device=sizes.device)
+            there = column < sizes[rows, None]  # [r, w]
             where = (starts[rows, None] + column).clamp(max=len(test.y) - 1)
-            x = features(test.x.index_select(0, where.flatten()).unflatten(0, where.shape))
+            y = test.y[where]
+            x = test.x.index_select(0, where.flatten()).to(theta.dtype).mul_(scale).add_(shift)
+            common = correct(flat.apply(consensus, x), y.flatten()).view_as(y) & there
             models = own if len(rows) == len(own) else own[rows]  # without a copy where all take part
-            right = correct(flat.forward(models, x, execution), test.y[where])
-            hits[rows] += (right & (column < sizes[rows, None])).sum(dim=1)
-        return hits
+            local = correct(predict(flat, models, x.unflatten(0, where.shape), execution), y) & there
+            per_device[:, rows] += torch.stack([common.sum(dim=1), local.sum(dim=1)])
+            per_class += torch.bincount(y[common], minlength=data.classes)
+        return per_device, per_class
 
-    local = torch.cat(list(each(local_hits, blocks(data.K, 16))))
-    return (
-        Accuracy.over([v for v in consensus if v is not None]),
-        Accuracy.over([v for v in _percent(local, test.sizes) if v is not None]),
-        per_class,
-    )
-
-
-def _count(group: Tensor, hits: Tensor, groups: int) -> Tensor:
-    return torch.bincount(group[hits], minlength=groups)
+    of_devices, of_classes = zip(*each(hits, blocks(data.K, TOGETHER)), strict=True)
+    per_device, per_class = torch.cat(of_devices, dim=1), torch.stack(of_classes).sum(dim=0)
+    common, local = (Accuracy.over((100.0 * hit / test.sizes).tolist()) for hit in per_device.double())
+    return common, local, _percent(per_class, torch.bincount(test.y, minlength=data.classes))
 
 
 def _percent(hits: Tensor, sizes: Tensor) -> list[float | None]:

@@ -49,7 +49,7 @@ OPTIONS: dict[str, Option] = {
     "reference": Option(str, "how much a device counts: samples (n_i / n) or uniform (1 / K); default samples"),
     "seed": Option(int, "seed of graph, partition, initial model and batches; default 0"),
     "eval_every": Option(int, "rounds between evaluations; default 10"),
-    "checkpoint_every": Option(int, "rounds between checkpoints; default as --eval-every"),
+    "checkpoint_every": Option(int, "rounds between checkpoints; default 50"),
     "execution": Option(str, "how one process runs its devices: auto, batched or loop; default auto"),
     "dtype": Option(str, "float32 or float64; default float32"),
     "device": Option(str, "where tensors live: cpu, cuda, cuda:1; default cpu"),

@@ -6,6 +6,7 @@ to look at, save or stop a run on its way: everything that records, checkpoints 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,41 +139,38 @@ def trajectory(
     parts = blocks(mixing.K, min(most, -(-mixing.K // workers)))
     round = make_round(algorithm, forward, batches, engine, parts, each)
 
-    def losses(state: State) -> Tensor:
-        return torch.cat(list(each(lambda some: forward(state.theta[some], *batches(state.t, some))[0], parts)))
-
-    def measure(progress: Progress) -> Progress:
+    def measure(progress: Progress, loss: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
-        loss = losses(state)
-        _check_finite(algorithm, state.t, loss)
+        if not math.isfinite(distance := consensus_distance(state.theta, each)):
+            _check_finite(algorithm, state.t - 1, loss, theta=state.theta)
         consensus, local, per_class = evaluate(flat, state.theta, data, mode, each)
-        distance, train_loss = consensus_distance(state.theta), float(loss.mean())
+        train_loss = float(loss.mean())
         metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
         return progress._replace(metrics=metrics)
 
+    @one_thread()
     def beginning() -> Progress:
         share = data.train.sizes / data.train.sizes.double().mean()
         share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
         state = init(algorithm, flat.row().repeat(mixing.K, 1), share)
-        if not (finite := losses(state).isfinite()).all():
+        loss = torch.cat([forward(state.theta[some], *batches(0, some))[0] for some in parts])
+        if not (finite := loss.isfinite()).all():
             raise InputError(
                 f"the initial model's loss on device {int((~finite).nonzero()[0])} is not finite; "
                 "check the model's initialisation and the scale of the data"
             )
-        return Progress(state, 0, 0.0, None)
+        return measure(Progress(state, 0, 0.0, None), loss)
 
     @one_thread()
     def advance(progress: Progress) -> Progress:
         begun = time.perf_counter()
         t, (state, info) = progress.state.t, round(progress.state)
         seconds = progress.seconds + time.perf_counter() - begun
-        evaluated = state.t % eval_every == 0 or state.t == rounds
-        _check_finite(algorithm, t, info.loss, info.weight, state.theta if evaluated else None)
+        _check_finite(algorithm, t, info.loss, info.weight)
         progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
-        return measure(progress) if evaluated else progress
+        return measure(progress, info.loss) if state.t % eval_every == 0 or state.t == rounds else progress
 
-    with one_thread():
-        first = measure(beginning()) if start is None else start
+    first = beginning() if start is None else start
 
     def steps() -> Iterator[Progress]:
         progress = first

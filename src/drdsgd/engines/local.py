@@ -13,8 +13,8 @@ from drdsgd.parallel import Each, blocks
 
 __all__ = ["LocalEngine", "LocalMix"]
 
-# columns of theta that are mixed together: few enough that those of all devices stay in the cache
-COLUMNS = 16384
+# what is mixed at once: columns of theta, few enough that those of all devices stay in the cache
+CACHE_BYTES = 4 * 2**20
 
 
 class LocalMix:
@@ -45,7 +45,7 @@ class LocalMix:
             else:
                 mixed[:, some] = self._W @ rows[:, some]
 
-        for _ in self._each(columns, blocks(rows.shape[1], COLUMNS)):
+        for _ in self._each(columns, blocks(rows.shape[1], CACHE_BYTES // rows[:, 0].nbytes)):
             pass
         return mixed.view_as(x)
 
