@@ -19,7 +19,8 @@ from drdsgd.runs import run
 from drdsgd.training import Progress
 
 FIELDS: dict[str, Any] = {
-    "dataset": "synthetic", "devices": 4, "rounds": 6, "graph": "ring", "eval_every": 2, "threads": 1,
+    "dataset": "synthetic", "devices": 4, "rounds": 6, "graph": "ring", "eval_every": 2,
+    "checkpoint_every": 2, "threads": 1,
 }  # fmt: skip
 SMALL = [word for name, value in FIELDS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 

@@ -100,8 +100,8 @@ def test_step_and_batch_size_are_the_papers(K: int, T: int) -> None:
     assert e.batch_size == round(math.sqrt(K * T))
 
 
-def test_checkpoints_are_made_with_evaluations() -> None:
-    assert Experiment(eval_every=7).checkpoint_every == 7
+def test_checkpoints_have_a_rhythm_of_their_own() -> None:
+    assert Experiment(eval_every=7).checkpoint_every == 50
     assert Experiment(eval_every=7, checkpoint_every=3).checkpoint_every == 3
 
 
