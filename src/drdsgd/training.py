@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Required, TypedDict, Unpack
 
 import networkx as nx
 import torch
@@ -29,7 +29,7 @@ from drdsgd.mixing import Mixing, metropolis
 from drdsgd.parallel import blocks, each_of, one_thread
 from drdsgd.round import State, init, make_round
 
-__all__ = ["Progress", "Reference", "Result", "train", "trajectory"]
+__all__ = ["Options", "Progress", "Reference", "Result", "train", "trajectory"]
 
 Reference = Literal["samples", "uniform"]
 
@@ -63,7 +63,22 @@ class Result:
         return self.metrics[-1]
 
 
-def train(model: nn.Module, data: Devices, graph: nx.Graph | Mixing, algorithm: Algorithm, **options: Any) -> Result:
+class Options(TypedDict, total=False):
+    """The keyword arguments of `trajectory` that `train` takes as well."""
+
+    rounds: Required[int]
+    batch_size: Required[int]
+    seed: int
+    eval_every: int
+    reference: Reference
+    loss: Loss
+    execution: Literal["auto", "batched", "loop"]
+    threads: int | None
+
+
+def train(
+    model: nn.Module, data: Devices, graph: nx.Graph | Mixing, algorithm: Algorithm, **options: Unpack[Options]
+) -> Result:
     """Train a model over a graph of devices; options as in `trajectory`.
 
     >>> import drdsgd
@@ -142,7 +157,8 @@ def trajectory(
     def measure(progress: Progress, loss: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
         if not math.isfinite(distance := consensus_distance(state.theta, each)):
-            _check_finite(algorithm, state.t - 1, loss, theta=state.theta)
+            # times K: models whose mean is beyond the floats are, too
+            _check_finite(algorithm, state.t - 1, loss, theta=state.theta * mixing.K)
         consensus, local, per_class = evaluate(flat, state.theta, data, mode, each)
         train_loss = float(loss.mean())
         metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
