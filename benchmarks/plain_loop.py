@@ -5,7 +5,7 @@ The hand-written loop (`plain_loop`) is ordinary PyTorch: a list of K modules, e
 every device, initial model. With `--batches same` its loaders yield the very samples that drdsgd draws, so models
 and accuracies must agree up to rounding; with `--batches shuffled` they shuffle, as most people would write it.
 
-    python benchmarks/plain_loop.py                          the issue's setting: Fashion-MNIST, K=25, T=300, mu=5
+    python benchmarks/plain_loop.py                          Fashion-MNIST, K=25, T=300, mu=5
     python benchmarks/plain_loop.py --batches shuffled --json OUT.json
 
 Timed: the wall time of all rounds with an evaluation every 10 of them and at the end. The clock starts after the

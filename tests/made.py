@@ -12,7 +12,7 @@ import pytest
 from drdsgd import summary
 from drdsgd.experiment import Experiment
 from drdsgd.metrics import Accuracy, Metrics
-from drdsgd.records import Network, Record
+from drdsgd.records import Network, Record, Status
 from drdsgd.runs import run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'%{x}[red]"
@@ -41,7 +41,12 @@ def metrics(t: int, per_device: Sequence[float]) -> Metrics:
 
 
 def record(
-    ends: Sequence[float], *, status: str = "finished", rounds: Sequence[int] = (0, 6), message: str = "", **fields: Any
+    ends: Sequence[float],
+    *,
+    status: Status = "finished",
+    rounds: Sequence[int] = (0, 6),
+    message: str = "",
+    **fields: Any,
 ) -> Record:
     """A run whose devices are at 50 % until its last evaluation, and there at `ends`."""
     K = len(ends)
@@ -50,6 +55,7 @@ def record(
         edges=[(i, (i + 1) % K) for i in range(K)],
         positions=[(math.cos(i), math.sin(i)) for i in range(K)],
         label_counts=[[3, i] for i in range(K)],
+        data_sha256="",
         rho=0.5,
     )
     lines = [metrics(t, [50.0] * K) for t in rounds[:-1]] + [metrics(rounds[-1], ends)]

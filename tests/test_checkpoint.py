@@ -122,3 +122,13 @@ def test_a_checkpoint_that_cant_be_written_leaves_the_old_one(path: Path, monkey
     assert contents(path.parent) == before
     checkpoint.save(path, new)
     assert checkpoint.load(path).state.t == 8
+
+
+def test_tensors_are_aligned_as_torchs_own_are(tmp_path: Path) -> None:
+    """Else products may round otherwise after a resume than they would have without."""
+    path = tmp_path / "state.safetensors"
+    for size in range(1, 12):
+        state = State(size, torch.randn(3, size), {"share": torch.ones(3)}, {})
+        checkpoint.save(path, Progress(state, 0, 0.0, None))
+        loaded = checkpoint.load(path).state
+        assert loaded.theta.data_ptr() % 64 == 0 and loaded.objective["share"].data_ptr() % 64 == 0

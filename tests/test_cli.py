@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -415,7 +416,7 @@ def test_a_spoilt_data_file_is_told(tmp_path: Path, spoil: str) -> None:
     ("code", "says"),
     [
         ("def net(s, c): return nn.Sequential(nn.Linear(*s, c), nn.BatchNorm1d(c))", "use nn.GroupNorm instead"),
-        ("def net(s, c): return nn.Sequential(nn.Linear(*s, c), nn.Dropout(0.5))", "Dropout) is random"),
+        ("def net(s, c): return nn.Sequential(nn.Linear(*s, c), nn.Dropout(0.5))", "is random (Dropout?)"),
         ("def net(s, c): return nn.Linear(7, c)", "does not take the data (one sample is (20,))"),
         ("def net(s, c): return nn.Flatten()", "has no parameter to train"),
         ("def net(s, c): return 3", "gave a int, not an nn.Module"),
@@ -528,3 +529,31 @@ def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.Monk
     with pytest.raises(SystemExit) as end:
         cli.main(["report", "."])
     assert end.value.code == 1 and replaced == [77]
+
+
+def test_the_demo_leaves_another_comparison_alone(tmp_path: Path) -> None:
+    drdsgd("compare", *SMALL, "--seeds", "1", "--out", tmp_path)
+    before = (tmp_path / "study.toml").read_text()
+    assert "holds another comparison" in refused("demo", "--out", tmp_path)
+    assert (tmp_path / "study.toml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "wrong", "says"),
+    [
+        (
+            "metrics.jsonl",
+            lambda text: text.replace('"round": 0', '"round": null'),
+            "metrics.jsonl line 1 is corrupt (round",
+        ),
+        (
+            "summary.json",
+            lambda text: re.sub(r'"versions": {[^}]*}', '"versions": 5', text),
+            "summary.json is corrupt: versions",
+        ),
+    ],
+)
+def test_records_of_wrong_types_are_told(file: str, wrong: Callable[[str], str], says: str, tmp_path: Path) -> None:
+    drdsgd("train", *SMALL, "--out", tmp_path)
+    (tmp_path / file).write_text(wrong((tmp_path / file).read_text()))
+    assert says in refused("report", tmp_path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,11 +52,43 @@ def test_batch_norm_is_refused_and_group_norm_named() -> None:
     Flat(nn.Sequential(nn.Linear(2, 4), nn.GroupNorm(2, 4))).check(torch.randn(4, 2))
 
 
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (lambda x: x[:, :2], r"scores \[6, 3\] for 6 samples and 3 classes: its output has shape \[6, 2\]"),
+        (lambda x: (x, x), "must give one output per sample"),
+        (lambda x: x.mean(), "must give one output per sample"),
+        (lambda x: x[:, None], r"its output has shape \[6, 1, 3\]"),
+        (lambda x: x.mean(dim=0), "must give one output per sample"),
+    ],
+)
+def test_outputs_must_be_scores(output: Callable[[Tensor], object], says: str) -> None:
+    class Wrong(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return output(super().forward(x))
+
+    with pytest.raises(InputError, match=says):
+        Flat(Wrong(2, 3)).check(torch.randn(6, 2), classes=3)
+
+
 def test_other_models_that_can_not_be_trained_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'1' \(Dropout\) is random"):
+    with pytest.raises(InputError, match=r"is random \(Dropout\?\)"):
         Flat(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))).check(torch.randn(4, 2))
     with pytest.raises(InputError, match=r"does not take the data \(one sample is \(5,\)\)"):
         Flat(nn.Linear(2, 3)).check(torch.randn(4, 5))
+
+    class Functional(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(super().forward(x), 0.5)
+
+    model, x = Functional(2, 3), torch.randn(8, 2)
+    before = torch.get_rng_state()
+    with pytest.raises(InputError, match="is random"):
+        Flat(model).check(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    batch_statistics = nn.BatchNorm1d(3, track_running_stats=False)
+    with pytest.raises(InputError, match="another output when others are with it"):
+        Flat(nn.Sequential(nn.Linear(2, 3), batch_statistics)).check(torch.randn(8, 2))
     with pytest.raises(InputError, match="no parameter to train"):
         Flat(nn.ReLU())
     with pytest.raises(InputError, match=r"one float type: 0.weight is torch.float32, 1.weight is torch.float64"):

@@ -98,6 +98,21 @@ def test_a_bad_matrix_is_refused(W: np.ndarray, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (nx.Graph([(0, 1), (2, 3)]), "not connected"),
+        (nx.Graph([(0, 1), (1, 1)]), "self-loop"),
+        (nx.DiGraph([(0, 1)]), "directed"),
+        (nx.MultiGraph([(0, 1), (0, 1)]), "multigraph"),
+        (nx.Graph([("a", "b")]), "nodes 0..1"),
+    ],
+)
+def test_metropolis_refuses_what_is_no_network(graph: nx.Graph, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        metropolis(graph)
+
+
 def test_a_matrix_must_fit_its_graph() -> None:
     assert constant(GOOD, nx.path_graph(3)).at(0).toarray() == pytest.approx(GOOD)
     with pytest.raises(InputError, match=r"off the graph: W\[0, 1\] is 0.5"):

@@ -93,6 +93,10 @@ def test_the_schedule_gets_the_round() -> None:
 
 @pytest.mark.parametrize("eta", [0.0, -0.1, math.nan, math.inf])
 def test_eta_must_be_positive(eta: float) -> None:
+    with pytest.raises(InputError, match="T must be"):
+        linear(0.1, 0)
+    with pytest.raises(InputError, match="end must be"):
+        cosine(0.1, 5, end=-1)
     for use in (dsgd, lambda e: linear(e, 10), lambda e: cosine(e, 10), lambda e: exponential(e, 0.9)):
         with pytest.raises(InputError, match="eta must be a positive number"):
             use(eta)

@@ -26,7 +26,12 @@ def test_an_options_type_is_its_fields() -> None:
 
 def relevant(name: str) -> dict[str, Any]:
     """Fields of an experiment in which this one does something."""
-    return {"alpha": {"partition": "dirichlet"}, "heterogeneity": {"dataset": "synthetic"}}.get(name, {})
+    settings = {
+        "alpha": {"partition": "dirichlet"},
+        "heterogeneity": {"dataset": "synthetic"},
+        "data_dir": {"dataset": "cifar10"},
+    }
+    return settings.get(name, {})
 
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if "; default" in option.help])

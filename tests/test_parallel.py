@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.queues
 import threading
 
 import pytest
@@ -32,6 +34,23 @@ def test_results_are_in_order_and_errors_come_through(threads: int) -> None:
 def test_threads_really_work_at_the_same_time() -> None:
     meet = threading.Barrier(2, timeout=10)
     assert sorted(each_of(2)(lambda _: meet.wait(), range(2))) == [0, 1]
+
+
+def _in_a_child(answers: multiprocessing.SimpleQueue[int]) -> None:
+    answers.put(sum(each_of(2)(abs, [-1, -2])))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    list(each_of(2)(abs, [-1, -2]))
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
+    child = context.Process(target=_in_a_child, args=(answers,))
+    child.start()
+    child.join(timeout=20)
+    alive = child.is_alive()
+    child.kill()
+    assert not alive and answers.get() == 3
 
 
 def test_every_operation_stays_on_its_thread() -> None:

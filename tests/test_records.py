@@ -191,7 +191,7 @@ def test_rewinding_drops_only_what_comes_after(spoilt: Path) -> None:
     whole = folder.metrics.read_text().splitlines(keepends=True)
     for t, kept in ((6, 4), (5, 3), (4, 3), (0, 1), (-1, 0)):
         folder.metrics.write_text("".join(whole) + '{"half')
-        folder.rewind(t, eval_every=2)
+        folder.rewind(t, records.read_config(folder.config))
         assert folder.metrics.read_text() == "".join(whole[:kept])
 
 

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from drdsgd import algorithms, data, graphs, models
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
+from drdsgd.engines import Mix
 from drdsgd.engines.local import LocalEngine
 from drdsgd.flat import Flat
-from drdsgd.gradients import Execution, make_forward
+from drdsgd.gradients import Execution, Gradient, make_forward
 from drdsgd.mixing import metropolis
-from drdsgd.optimizers import linear
+from drdsgd.objectives import Objective, ObjectiveState, kl_dro
+from drdsgd.optimizers import GossipOptimizer, OptimizerState, linear
 from drdsgd.parallel import each_of
 from drdsgd.round import init, make_round
 from tests import reference
@@ -36,6 +38,7 @@ GRAPHS = {
 }
 WHOLE = [slice(None)]
 BLOCKS = [slice(0, 4), slice(4, 5), slice(5, K)]
+WAYS: list[tuple[Execution, Sequence[slice]]] = [("batched", WHOLE), ("batched", BLOCKS), ("loop", BLOCKS)]
 SHAPE = (1, 8, 8)
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: models.mlp(SHAPE, 3, hidden=(6, 5)),
@@ -58,6 +61,7 @@ def engine_models(
     algorithm: Algorithm,
     execution: Execution,
     blocks: Sequence[slice],
+    extra_floats: int = 0,
 ) -> Tensor:
     flat = Flat(model)
     share = (devices.train.sizes / devices.train.sizes.double().mean()).double()
@@ -73,7 +77,7 @@ def engine_models(
     )
     for _ in range(T):
         state, info = round(state)
-        assert info.floats_sent == 2 * graph.number_of_edges() * flat.d
+        assert info.floats_sent == 2 * graph.number_of_edges() * (flat.d + extra_floats)
     assert state.t == T
     return state.theta
 
@@ -115,8 +119,7 @@ def test_the_engine_equals_the_paper_in_plain_loops(graph: nx.Graph, kind: str, 
     algorithm = algorithms.dsgd(eta) if mu is None else algorithms.dr_dsgd(eta, mu, loss_clip=1.2)
     expected = reference_models(model, devices, graph, mu)
     assert float((expected - Flat(model).row()).norm()) > 0.1  # something was learned
-    ways: list[tuple[Execution, Sequence[slice]]] = [("batched", WHOLE), ("batched", BLOCKS), ("loop", BLOCKS)]
-    for execution, blocks in ways:
+    for execution, blocks in WAYS:
         assert_close(engine_models(model, devices, graph, algorithm, execution, blocks), expected)
 
 
@@ -149,3 +152,34 @@ def test_the_average_follows_the_papers_average_iterate() -> None:
     after, info = round(init(algorithm, theta, torch.ones(K, dtype=torch.float64)))
     assert torch.allclose(info.loss, loss, rtol=1e-12)
     assert torch.allclose(after.theta.mean(dim=0), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_states_and_weights_that_gossip_go_through_blocks_and_threads() -> None:
+    """An optimizer with a state of its own, and an objective that mixes: blocks and threads change nothing."""
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        state["momentum"].mul_(0.5)
+        gradient.add_to(state["momentum"], 1.0)
+        theta.sub_(state["momentum"], alpha=0.1)
+
+    momentum = GossipOptimizer(
+        init=lambda theta: {"momentum": torch.zeros_like(theta)},
+        local=local,
+        combine=lambda theta, state, mix: (mix(theta), state),
+    )
+
+    def weigh(loss: Tensor, state: ObjectiveState, mix: Mix) -> tuple[Tensor, ObjectiveState]:
+        return loss / mix(loss), {"share": state["share"], "seen": state["seen"] + loss}
+
+    gossiping = Objective(lambda share: {"share": share, "seen": torch.zeros_like(share)}, weigh, gossips=True)
+    model, devices = problem("mlp", equal=True)
+    for objective in (kl_dro(2.0), gossiping):
+        algorithm = Algorithm(objective, momentum)
+        results = [
+            engine_models(
+                model, devices, graphs.ring(K), algorithm, execution, blocks, extra_floats=int(objective.gossips)
+            )
+            for execution, blocks in WAYS
+        ]
+        for other in results[1:]:
+            assert_close(other, results[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -23,6 +24,7 @@ import torch
 
 from drdsgd import records
 from drdsgd.errors import InputError, Interrupted
+from drdsgd.experiment import Experiment
 from drdsgd.records import Folder
 from drdsgd.runs import check_device, run, stop_requests
 from drdsgd.training import Progress
@@ -453,3 +455,31 @@ def test_a_device_that_is_not_here_is_refused() -> None:
     for name in ("meta", "cpuu", "cuda:99"):
         with pytest.raises(InputError, match=f"--device {name}: .*cpu always works"):
             check_device(name)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dtype": "float64", "threads": 2},
+        {"dtype": "float64", "threads": 1, "graph": "erdos-renyi"},
+        {"dtype": "float32", "threads": 2},
+        {"dtype": "float32", "threads": 2, "model": "cnn", "rounds": 6},
+        {"dtype": "float64", "threads": 2, "model": "cnn", "rounds": 6},
+    ],
+    ids=str,
+)
+def test_models_of_real_size_resume_exactly(fields: dict[str, Any], tmp_path: Path) -> None:
+    """In both precisions, on several threads: the bits of an undisturbed run."""
+    e = Experiment(
+        **{"dataset": "digits", "graph": "ring", "rounds": 16, "eval_every": 4, "checkpoint_every": 5, **fields}
+    )
+    run(e, tmp_path / "whole")
+
+    def crash(progress: Progress) -> None:
+        if progress.state.t in (3, 8):
+            raise ZeroDivisionError
+
+    for watch in (crash, lambda progress: None):
+        with contextlib.suppress(ZeroDivisionError):
+            run(e, tmp_path / "broken", resume=(tmp_path / "broken").exists(), watch=watch)
+    assert_same_run(tmp_path / "broken", tmp_path / "whole")

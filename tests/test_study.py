@@ -14,7 +14,7 @@ from drdsgd import records, study
 from drdsgd.cli import DEMO
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.records import Folder
-from drdsgd.study import Cell, Study
+from drdsgd.study import Cell, Study, compare, extended
 from drdsgd.training import Progress
 from tests.program import FIELDS, SMALL, assert_same_run, contents, drdsgd, evaluations, one_line, refused
 
@@ -269,3 +269,31 @@ def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(study, "compare", interrupted)
     line = one_line(drdsgd("demo", "--seeds", "1", "--out", tmp_path), status=130)
     assert line == f"stopped; continue with: drdsgd demo --seeds 1 --out {tmp_path}"
+
+
+def test_specs_that_would_share_a_folder_are_refused() -> None:
+    assert len({cell.path for cell in Study(("dsgd:eta=1e-1", "dsgd:eta=1e+1"), (0,), {}).cells(Path("x"))}) == 2
+    for pair in (("dsgd", "dsgd"), ("dsgd:graph=a/b", "dsgd:graph=a-b")):
+        with pytest.raises(InputError, match="the same folder"):
+            Study(pair, (0,), {"devices": 4}).cells(Path("x"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"eta_schedule": "exponentil"}, {"graph": "rign"}, {"dataset": "digit"}, {"model": "mpl"}, {"device": "gpu"}],
+)
+def test_what_cant_run_is_refused_before_anything_is_written(wrong: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        compare(
+            Study(("dsgd", "dr-dsgd"), (0,), {"dataset": "synthetic", "devices": 4, "rounds": 2, **wrong}),
+            tmp_path / "s",
+        )
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_study_is_extended_never_narrowed() -> None:
+    study = Study(("dsgd", "dr-dsgd"), (0, 1, 2), {"rounds": 5})
+    assert extended(study, ["dsgd"], [1], {}) == study
+    assert extended(study, ["dr-dsgd:mu=3"], [5], {}) == Study(
+        ("dsgd", "dr-dsgd", "dr-dsgd:mu=3"), (0, 1, 2, 5), {"rounds": 5}
+    )

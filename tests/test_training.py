@@ -110,7 +110,7 @@ def test_a_mixing_of_your_own() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "says"),
     [
-        (drdsgd.dr_dsgd(eta=0.2, mu=0.001), r"round 0: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip"),
+        (drdsgd.dr_dsgd(eta=0.2, mu=0.001), r"round 1: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip"),
         (drdsgd.dsgd(eta=1e38), r"round \d: the (loss|model) of device \d .*smaller eta"),
     ],
 )
@@ -135,17 +135,17 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
 
     optimizer = GossipOptimizer(lambda theta: {}, lambda theta, gradient, state, t: None, combine)
     last_step_overflows = Algorithm(drdsgd.erm(), optimizer)  # no later loss shows it
-    with pytest.raises(Diverged, match="round 6: the model of device 0"):
+    with pytest.raises(Diverged, match="round 7: the model of device 0"):
         drdsgd.train(**options(algorithm=last_step_overflows))
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rounds": 0}, "rounds must be at least 1: 0"),
-        ({"batch_size": -1}, "batch_size must be at least 1: -1"),
-        ({"eval_every": 0}, "eval_every must be at least 1: 0"),
-        ({"threads": -2}, "threads must be at least 1: -2"),
+        ({"rounds": 0}, "rounds must be a whole number, at least 1, got 0"),
+        ({"batch_size": -1}, "batch_size must be a whole number, at least 1, got -1"),
+        ({"eval_every": 2.5}, "eval_every must be a whole number, at least 1, got 2.5"),
+        ({"threads": 0}, "threads must be a whole number, at least 1, got 0"),
         ({"graph": graphs.ring(4)}, "graph has 4 nodes but there are data for 5"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "GroupNorm"),
     ],

@@ -56,7 +56,8 @@ def load(path: Path, device: str = "cpu") -> Progress:
     try:
         with safe_open(path, framework="pt", device=device) as file:
             header = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            # cloned: a tensor at the file's own offset is not aligned as torch's are, and products may round otherwise
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
         raise InputError(_corrupt(path, one_line(error))) from error
     if header.get("format") != FORMAT:

@@ -203,9 +203,7 @@ def compare(
         if out is None:
             raise InputError("--resume: say which comparison with --out DIR")
         stored = study.load(out / "study.toml")
-        plan = study.Study(
-            tuple(algorithm or stored.algorithms), _seeds(seeds) if seeds else stored.seeds, {**stored.options, **given}
-        )
+        plan = study.extended(stored, algorithm or (), _seeds(seeds) if seeds else (), given)
     else:
         plan = study.Study(tuple(algorithm or ("dsgd", "dr-dsgd")), _seeds(seeds or "3"), given)
     _compare(plan, out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare", resume, "compare --resume")
@@ -217,11 +215,15 @@ def demo(
     seeds: Annotated[str, typer.Option("--seeds", help="how many, or which as 0,3,7")] = "5",
 ) -> None:
     """The main job on the embedded data: DR-DSGD against DSGD, a table and a report."""
-    from drdsgd.study import Study
+    from drdsgd import study
 
-    plan = Study(("dsgd", "dr-dsgd"), _seeds(seeds), dict(DEMO))
-    # a second `demo` shows the first one's runs again, and one that was stopped goes on
-    _compare(plan, out, resume=(out / "study.toml").exists(), again=f"demo --seeds {shlex.quote(seeds)}")
+    plan, begun = study.Study(("dsgd", "dr-dsgd"), _seeds(seeds), dict(DEMO)), (out / "study.toml").exists()
+    if begun:  # a second `demo` shows the first one's runs again, and one that was stopped goes on
+        stored = study.load(out / "study.toml")
+        if stored.algorithms != plan.algorithms or {**stored.options, **DEMO} != stored.options:
+            raise InputError(f"{out} holds another comparison; use another --out")
+        plan = study.extended(stored, (), plan.seeds, {})
+    _compare(plan, out, resume=begun, again=f"demo --seeds {shlex.quote(seeds)}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ The synthetic task is in the manner of Synthetic(alpha, beta), Li et al. 2020 (F
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zipfile
 import zlib
@@ -102,6 +103,19 @@ class Devices:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
+
+    def sha256(self) -> str:
+        """A checksum of all samples, and of who holds them.
+
+        >>> len(synthetic(3).sha256())
+        64
+        """
+        digest = hashlib.sha256()
+        for samples in (self.train, self.test):
+            for tensor in (samples.x, samples.y, samples.sizes):
+                digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
 
     def to(self, device: torch.device) -> Devices:
         """The same with all tensors on a torch device.

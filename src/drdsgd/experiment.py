@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from drdsgd.data import Devices
     from drdsgd.optimizers import Schedule
 
-__all__ = ["Experiment", "load", "make_algorithm", "make_data", "make_graph", "make_model", "make_schedule"]
+__all__ = [
+    "Experiment",
+    "default_threads",
+    "load",
+    "make_algorithm",
+    "make_data",
+    "make_graph",
+    "make_model",
+    "make_schedule",
+]
 
 Positive = Annotated[float, Field(gt=0)]
 # the counters of the batches' generator have 32 bits
@@ -107,6 +116,7 @@ def load(path: Path) -> dict[str, Any]:
 _CONDITIONAL: dict[str, tuple[str, Callable[[dict[str, Any]], bool], Any]] = {
     "mu": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", 6.0),
     "loss_clip": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", None),
+    "data_dir": ("a data set in files", lambda e: e["dataset"] in ("fashion-mnist", "cifar10"), None),
     "p": ("--graph erdos-renyi", lambda e: e["graph"] == "erdos-renyi", 0.3),
     "heterogeneity": ("--dataset synthetic", lambda e: e["dataset"] == "synthetic", 1.0),
     "scaling": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "unit"),
@@ -135,8 +145,13 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(value, int) and 0 < value < LIMIT for value in (K, T)):
         fields.setdefault("eta", math.sqrt(K / T))
         fields.setdefault("batch_size", round(math.sqrt(K * T)))
-    fields.setdefault("threads", os.cpu_count() or 1)
+    fields.setdefault("threads", default_threads())
     return fields
+
+
+def default_threads() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _devices(fields: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, one_line
 
 __all__ = ["Flat"]
 
@@ -81,32 +81,50 @@ class Flat:
                 parameters[name].copy_(value)
         return module
 
-    def check(self, x: Tensor) -> None:
-        """Refuse a model whose training is not a pure function of parameters and batch; x [m, ...] is a sample.
+    @torch.random.fork_rng(devices=[])  # what a random model draws is not missed elsewhere
+    def check(self, x: Tensor, classes: int | None = None) -> None:
+        """Refuse a model whose training is not a function of parameters and samples; x [m, ...] are some samples.
 
-        Buffers that a forward pass changes (BatchNorm) would be neither mixed nor sent, and random layers
-        (Dropout) would make a round depend on more than (seed, device, round).
+        Buffers that a forward pass changes (BatchNorm) would be neither mixed nor sent, random layers (Dropout)
+        would make a round depend on more than (seed, device, round), and a sample's output must not depend on the
+        others that happen to be evaluated with it. With `classes`, the outputs must be scores for at least so many.
         """
-        for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training and layer.p > 0:
-                raise InputError(
-                    f"the model's layer '{name}' ({type(layer).__name__}) is random, so runs could not be repeated "
-                    "or resumed exactly; remove it, or set its p to 0"
-                )
-        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
-        with torch.no_grad():
+        name = type(self.module).__name__
+        buffers = {key: b.clone() for key, b in self.module.named_buffers()}
+
+        def outputs(samples: Tensor) -> Tensor:
             try:
-                functional_call(self.module, buffers, (x,))
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                reason = str(error).splitlines()[0]
+                with torch.no_grad():
+                    output: Tensor = functional_call(self.module, buffers, (samples,))
+                    return output
+            except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
                 raise InputError(
-                    f"the model {type(self.module).__name__} does not take the data (one sample is "
-                    f"{tuple(x.shape[1:])}): {reason}"
+                    f"the model {name} does not take the data (one sample is {tuple(x.shape[1:])}): {one_line(error)}"
                 ) from error
-        for name, before in self.module.named_buffers():
-            if not torch.equal(before, buffers[name]):
-                owner = self.module.get_submodule(name.rpartition(".")[0])
+
+        output = outputs(x)
+        for key, before in self.module.named_buffers():
+            if not torch.equal(before, buffers[key]):
+                layer = key.rpartition(".")[0]
                 raise InputError(
-                    f"the model's layer '{name.rpartition('.')[0]}' ({type(owner).__name__}) changes its buffer "
-                    f"'{name}' in training, which gossip does not average; use nn.GroupNorm instead"
+                    f"the model's layer '{layer}' ({type(self.module.get_submodule(layer)).__name__}) changes its "
+                    f"buffer '{key}' in training, which gossip does not average; use nn.GroupNorm instead"
                 )
+        if not isinstance(output, Tensor) or output.dim() == 0 or len(output) != len(x):
+            raise InputError(f"the model {name} must give one output per sample, a tensor [{len(x)}, ...]")
+        if classes is not None and (output.dim() != 2 or output.shape[1] < classes):
+            raise InputError(
+                f"the model {name} must give scores [{len(x)}, {classes}] for {len(x)} samples and {classes} classes: "
+                f"its output has shape {list(output.shape)}"
+            )
+        if not torch.equal(output.nan_to_num(), outputs(x).nan_to_num()):
+            raise InputError(
+                f"the model {name} is random (Dropout?), so runs could not be repeated or resumed exactly; "
+                "remove what is, or call model.eval()"
+            )
+        half = (len(x) + 1) // 2
+        if not torch.allclose(output[:half].nan_to_num(), outputs(x[:half]).nan_to_num(), rtol=1e-2, atol=1e-3):
+            raise InputError(
+                f"the model {name} gives a sample another output when others are with it (BatchNorm?); "
+                "use nn.GroupNorm instead"
+            )

@@ -131,7 +131,9 @@ class _Layer(NamedTuple):
 
 def _fully_connected(flat: Flat) -> list[_Layer] | None:
     """The layers of a network that is nothing but (Flatten,) Linear, ReLU, Linear, ..., Linear; else None."""
-    if type(flat.module) is not nn.Sequential:
+    if type(flat.module) is not nn.Sequential or any(
+        m._forward_hooks or m._forward_pre_hooks for m in flat.module.modules()
+    ):
         return None
     layers: list[_Layer] = []
     modules = list(flat.module.named_children())

@@ -84,9 +84,10 @@ class Metrics:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Metrics:
-        """Metrics from a record; missing or unknown keys are a TypeError or KeyError."""
-        kinds = {kind: Accuracy(**values[kind]) for kind in ("consensus", "local")}
-        return Metrics(**{**values, **kinds})
+        """Metrics from a record; a `ValueError` where a key is missing or a value is of another type."""
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(Metrics).validate_python(values)
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.sparse import csr_array, sparray
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+from drdsgd import graphs
 from drdsgd.errors import InputError
 
 __all__ = ["Mixing", "check_matrix", "constant", "metropolis", "metropolis_matrix", "rho"]
@@ -49,7 +50,7 @@ def metropolis(graph: nx.Graph) -> Mixing:
     >>> metropolis(nx.path_graph(3)).K
     3
     """
-    return constant(metropolis_matrix(graph), graph)
+    return constant(metropolis_matrix(graphs.check(graph)))
 
 
 def metropolis_matrix(graph: nx.Graph) -> csr_array:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, whole
 
 if TYPE_CHECKING:
     from drdsgd.engines import Mix
@@ -61,7 +61,7 @@ def linear(eta: float, T: int, end: float = 0.0) -> Schedule:
     >>> [linear(0.4, T=4)(t) for t in range(5)]
     [0.4, 0.3..., 0.2, 0.1, 0.0]
     """
-    start = _positive("eta", eta)
+    start, T, end = _positive("eta", eta), whole("T", T), _part(end)
     return lambda t: start * (1 - (1 - end) * min(t / T, 1.0))
 
 
@@ -71,7 +71,7 @@ def cosine(eta: float, T: int, end: float = 0.0) -> Schedule:
     >>> [round(cosine(0.4, T=4)(t), 3) for t in range(5)]
     [0.4, 0.341, 0.2, 0.059, 0.0]
     """
-    start = _positive("eta", eta)
+    start, T, end = _positive("eta", eta), whole("T", T), _part(end)
     return lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2)
 
 
@@ -92,6 +92,12 @@ def _schedule(eta: float | Schedule) -> Schedule:
         return eta
     constant = _positive("eta", eta)
     return lambda t: constant
+
+
+def _part(end: float) -> float:
+    if not 0 <= end <= 1:
+        raise InputError(f"end must be a part of eta, in [0, 1]: {end:g}")
+    return end
 
 
 def _positive(name: str, value: float) -> float:

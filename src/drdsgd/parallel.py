@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -65,6 +66,10 @@ def one_thread() -> Iterator[None]:
 def _pool(threads: int) -> ThreadPoolExecutor:
     # its threads must not open teams of their own
     return ThreadPoolExecutor(threads, "drdsgd", initializer=torch.set_num_threads, initargs=(1,))
+
+
+# a forked child has none of its parent's threads
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @functools.cache

@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from drdsgd import experiment
 from drdsgd.errors import InputError, one_line
@@ -31,19 +33,29 @@ if TYPE_CHECKING:
 
     from drdsgd.data import Devices
 
-__all__ = ["Folder", "Network", "Record", "Status", "read"]
+__all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
 
-Status = str  # "finished", "diverged", or "unfinished" where there is no summary
+Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is no summary
 
 
 @dataclass(frozen=True)
 class Network:
-    """The graph as a list of edges, and the number of training samples per device and class [K][C]."""
+    """The graph as a list of edges, the number of training samples per device and class [K][C], all data's checksum."""
 
     edges: list[tuple[int, int]]
     positions: list[tuple[float, float]]
     label_counts: list[list[int]]
     rho: float
+    data_sha256: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended, with which versions."""
+
+    status: Status
+    message: str
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Folder:
     @property
     def status(self) -> Status:
         """finished, diverged or unfinished."""
-        return str(_summary(self.summary)["status"])
+        return _summary(self.summary).status
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -112,24 +124,26 @@ class Folder:
         before = read_network(self.network)
         for what, same in (
             ("graph", before.edges == network.edges),
-            ("data", before.label_counts == network.label_counts),
+            ("data", before.data_sha256 == network.data_sha256),
         ):
             if not same:
                 raise InputError(
                     f"the {what} changed since the run in {self.path} began; start another with another --out"
                 )
 
-    def rewind(self, t: int, eval_every: int) -> None:
+    def rewind(self, t: int, e: Experiment) -> None:
         """Drop what a killed run left: evaluations after round t, a half-written line, temporary files."""
         kept = [m for m in read_metrics(self.metrics) if m.round <= t]
-        missing = set(range(0, t + 1, eval_every)) - {m.round for m in kept}
+        due = {*range(0, t + 1, e.eval_every)} | ({t} if t == e.rounds else set())
+        missing = due - {m.round for m in kept}
         if missing:
             raise InputError(
                 f"{self.metrics} lacks the evaluation of round {min(missing)}, but the checkpoint is at round {t}; "
                 f"remove {self.checkpoint} to start the run again from round 0"
             )
-        for stray in self.checkpoint.parent.glob(f".{self.checkpoint.name}.*"):
-            stray.unlink()
+        for path in (self.config, self.network, self.metrics, self.summary, self.checkpoint):
+            for stray in path.parent.glob(f".{path.name}.*"):
+                stray.unlink()
         write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))
 
     def finish(self, status: Status, message: str) -> None:
@@ -153,7 +167,7 @@ def read(path: Path) -> Record:
     network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
     if not metrics:
         raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
-    return Record(path, e, network, metrics, summary["status"], summary["message"], summary["versions"])
+    return Record(path, e, network, metrics, summary.status, summary.message, summary.versions)
 
 
 def read_config(path: Path) -> Experiment:
@@ -173,26 +187,21 @@ def read_metrics(path: Path) -> list[Metrics]:
     for number, line in enumerate(lines, start=1):
         try:
             metrics.append(Metrics.from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{path} line {number} is corrupt ({one_line(error)}); repair it, "
-                "or run the experiment again into another --out"
-            ) from error
+        except ValidationError as error:
+            raise InputError(f"{path} line {number} is corrupt ({_first(error)}); repair it, or {_AGAIN}") from None
+        except ValueError as error:
+            raise InputError(f"{path} line {number} is corrupt ({one_line(error)}); repair it, or {_AGAIN}") from error
     return metrics
 
 
 def read_network(path: Path) -> Network:
     """The graph and what the devices hold, from a network.json."""
-    values = _json(path)
     try:
-        edges = [(int(i), int(j)) for i, j in values["edges"]]
-        positions = [(float(x), float(y)) for x, y in values["positions"]]
-        counts = [[int(n) for n in row] for row in values["label_counts"]]
-        network = Network(edges, positions, counts, float(values["rho"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is corrupt: {type(error).__name__} {error}; {_AGAIN}") from error
-    K = len(positions)
-    if len(counts) != K or not all(0 <= i < K for edge in edges for i in edge):
+        network = TypeAdapter(Network).validate_python(_json(path))
+    except ValidationError as error:
+        raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
+    K = len(network.positions)
+    if len(network.label_counts) != K or not all(0 <= i < K for edge in network.edges for i in edge):
         raise InputError(f"{path} is corrupt: its edges, positions and label_counts do not belong together; {_AGAIN}")
     return network
 
@@ -211,6 +220,7 @@ def network(graph: nx.Graph, data: Devices, rho: float) -> Network:
         positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(data.K)],
         label_counts=counts.view(data.K, data.classes).tolist(),
         rho=rho,
+        data_sha256=data.sha256(),
     )
 
 
@@ -224,14 +234,20 @@ def versions() -> dict[str, str]:
 _AGAIN = "run the experiment again into another --out"
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _summary(path: Path) -> Summary:
     """What a summary.json says of the end; of a run without one, that it is unfinished."""
     if not path.exists():
-        return {"status": "unfinished", "message": "", "versions": {}}
-    value = _json(path)
-    if value.get("status") not in ("finished", "diverged") or not {"message", "versions"} <= value.keys():
-        raise InputError(f"{path} is corrupt: it lacks status, message or versions; {_AGAIN}")
-    return value
+        return Summary("unfinished", "", {})
+    try:
+        return TypeAdapter(Summary).validate_python(_json(path))
+    except ValidationError as error:
+        raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong with a record, in a few words."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -28,7 +28,10 @@ __all__ = ["Info", "Round", "State", "init", "make_round"]
 
 
 class State(NamedTuple):
-    """What the next round needs, and so what a checkpoint holds: models and states after t rounds."""
+    """What the next round needs, and so what a checkpoint holds: models and states after t rounds.
+
+    Every tensor has one row per device, and a state keeps the names that `init` gave it.
+    """
 
     t: int
     theta: Tensor
@@ -66,7 +69,8 @@ def make_round(
     are worked on together, so that what they need stays in the cache; `each` runs the blocks.
     """
     objective, optimizer = algorithm.objective, algorithm.optimizer
-    groups = (slice(None),) if objective.gossips else blocks  # weights that gossip need all losses first
+    # weights that gossip need all losses first
+    groups, run = ([slice(None)], map) if objective.gossips else (blocks, each)
 
     def round(state: State) -> tuple[State, Info]:
         mix = engine.mix(state.t)
@@ -78,9 +82,9 @@ def make_round(
             optimizer.local(theta, Gradient(weight, backward), gstate, state.t)  # in place
             return loss, weight, ostate
 
-        losses, weights, ostates = zip(*each(alone, groups), strict=True)
+        losses, weights, ostates = zip(*run(alone, groups), strict=True)
         theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)  # gossip enters only here
-        ostate = {name: torch.cat([each[name] for each in ostates]) for name in state.objective}
+        ostate = {name: torch.cat([part[name] for part in ostates]) for name in state.objective}
         return State(state.t + 1, theta, ostate, gstate), Info(torch.cat(losses), torch.cat(weights), mix.floats_sent)
 
     return round

@@ -20,7 +20,7 @@ from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
 from drdsgd.training import Progress, trajectory
 
-__all__ = ["check_device", "check_unchanged", "run", "stop_requests"]
+__all__ = ["check", "check_device", "check_unchanged", "run", "stop_requests"]
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
         else:
             folder.check_network(network)
             t = start.state.t
-        folder.rewind(t, e.eval_every)
+        folder.rewind(t, e)
         with stop_requests() as asked_to_stop:
             try:
                 for progress in steps:
@@ -84,6 +84,13 @@ def run(
                 raise Interrupted(f"stopped after round {t} of {e.rounds}")
         folder.finish("finished", "")
         return records.read(path)
+
+
+def check(e: Experiment) -> None:
+    """Refuse an experiment whose graph, data, model or algorithm can't be made; writes nothing."""
+    make_graph(e)
+    make_algorithm(e)
+    make_model(e, make_data(e).to(check_device(e.device)))
 
 
 def _check(folder: Folder, e: Experiment, resume: bool) -> None:

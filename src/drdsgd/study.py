@@ -12,20 +12,20 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from drdsgd import experiment
 from drdsgd.errors import Diverged, InputError
-from drdsgd.experiment import Experiment
+from drdsgd.experiment import Experiment, default_threads
 from drdsgd.files import write_text
 from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
 from drdsgd.records import Folder, Record, read
-from drdsgd.runs import check_unchanged, run
+from drdsgd.runs import check, check_unchanged, run
 from drdsgd.training import Progress
 
-__all__ = ["Cell", "Study", "compare", "load"]
+__all__ = ["Cell", "Study", "compare", "extended", "load"]
 
 # what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired
 _OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed"))
@@ -58,6 +58,9 @@ class Study:
     def cells(self, out: Path) -> list[Cell]:
         """The runs, seed by seed, so that a study that is stopped early has pairs."""
         variants = {_label(spec): _fields(spec, self.options) for spec in self.algorithms}
+        if len(variants) < len(self.algorithms):
+            named = ", ".join(self.algorithms)
+            raise InputError(f"--algorithm: two of {named} would have the same folder; write them differently")
         for name in _OF_SOME_ALGORITHMS:
             if name in self.options and not any(name in fields for fields in variants.values()):
                 raise InputError(f"{spelling(name)} {self.options[name]}: none of the algorithms compared has it")
@@ -101,14 +104,29 @@ def compare(
 
     With `resume`, runs that are there are continued or, if finished, taken as they are.
     """
-    cells = study.cells(out)  # everything is checked before anything runs
-    if not resume and (out / "study.toml").exists():
-        raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
+    if not resume:
+        if (out / "study.toml").exists():
+            raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
+        # written down, so that another machine can continue it
+        study = replace(study, options={"threads": default_threads(), **study.options})
+    cells = study.cells(out)
     for cell in cells:
+        if cell.experiment.seed == study.seeds[0]:
+            check(cell.experiment)  # one of each kind before anything runs
         if (folder := Folder(cell.path)).config.exists():
             check_unchanged(folder, cell.experiment.model_dump())
     write_text(out / "study.toml", study.to_toml())
     return list(_records(cells, watch))
+
+
+def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> Study:
+    """A study with more algorithms, seeds or options than before; what it had stays.
+
+    >>> extended(Study(("dsgd",), (0, 1), {}), ["dr-dsgd"], [2], {})
+    Study(algorithms=('dsgd', 'dr-dsgd'), seeds=(0, 1, 2), options={})
+    """
+    union = dict.fromkeys([*stored.algorithms, *algorithms])
+    return Study(tuple(union), tuple(sorted({*stored.seeds, *seeds})), {**stored.options, **options})
 
 
 def _records(cells: Sequence[Cell], watch: Callable[[Cell, Progress], None]) -> Iterator[Record]:
@@ -126,7 +144,7 @@ def _label(spec: str) -> str:
     >>> _label("dr-dsgd:mu=3,eta=0.1")
     'dr-dsgd-mu=3-eta=0.1'
     """
-    return re.sub(r"[^A-Za-z0-9.=_]+", "-", spec)
+    return re.sub(r"[^A-Za-z0-9.=_+]+", "-", spec)
 
 
 def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:

@@ -66,9 +66,13 @@ MEASURES: dict[Measure, str] = {
 
 
 def find_runs(paths: Sequence[Path]) -> list[Record]:
-    """All runs at or below the paths, each once; in the order of the paths, and below one in natural order."""
-    folders = {folder.resolve(): folder for path in paths for folder in _run_folders(path)}
-    return [records.read(folder) for folder in folders.values()]
+    """All runs at or below the paths, each once; in the order of the paths, and below one in natural order.
+
+    Of several, one that was stopped before its first evaluation is left out.
+    """
+    folders = list({folder.resolve(): folder for path in paths for folder in _run_folders(path)}.values())
+    begun = [folder for folder in folders if records.read_metrics(records.Folder(folder).metrics)]
+    return [records.read(folder) for folder in begun or folders[:1]]
 
 
 def _run_folders(path: Path) -> list[Path]:

@@ -6,6 +6,7 @@ to look at, save or stop a run on its way: everything that records, checkpoints 
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Iterator
@@ -16,12 +17,11 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from drdsgd import graphs
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
 from drdsgd.data import Devices
 from drdsgd.engines.local import LocalEngine
-from drdsgd.errors import Diverged, InputError
+from drdsgd.errors import Diverged, InputError, whole
 from drdsgd.flat import Flat
 from drdsgd.gradients import Loss, choose_execution, make_forward
 from drdsgd.metrics import Metrics, consensus_distance, evaluate
@@ -124,25 +124,21 @@ def trajectory(
     What does not fit together is refused here, before the first step of the iterator. A run that leaves the floats
     raises `Diverged`.
     """
-    mixing = graph if isinstance(graph, Mixing) else metropolis(graphs.check(graph))
+    mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
     if mixing.K != data.K:
         raise InputError(f"the graph has {mixing.K} nodes but there are data for {data.K} devices")
-    for name, value in (
-        ("rounds", rounds),
-        ("batch_size", batch_size),
-        ("eval_every", eval_every),
-        ("threads", threads or 1),
-    ):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1: {value}")
+    counts = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
+    for name, value in (counts if threads is None else counts | {"threads": threads}).items():
+        whole(name, value)
 
     flat = Flat(model)
-    workers = (threads or torch.get_num_threads()) if flat.device.type == "cpu" else 1
+    data = data.to(flat.device)
+    workers = (threads if threads is not None else torch.get_num_threads()) if flat.device.type == "cpu" else 1
     each = each_of(workers)
     engine = LocalEngine(mixing, flat.dtype, flat.device, each)
     batches = Batches(data, batch_size, seed, engine.rows, flat.dtype)
     x, _ = batches(0, slice(0, 2))
-    flat.check(x[0])
+    flat.check(x.flatten(0, 1), data.classes if loss is nn.functional.cross_entropy else None)
     if start is not None and start.state.theta.shape != (mixing.K, flat.d):
         raise InputError(
             f"the model has {flat.d} parameters on {mixing.K} devices, but the run to continue has "
@@ -158,7 +154,7 @@ def trajectory(
         state, floats_sent, seconds, _ = progress
         if not math.isfinite(distance := consensus_distance(state.theta, each)):
             # times K: models whose mean is beyond the floats are, too
-            _check_finite(algorithm, state.t - 1, loss, theta=state.theta * mixing.K)
+            _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
         consensus, local, per_class = evaluate(flat, state.theta, data, mode, each)
         train_loss = float(loss.mean())
         metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
@@ -180,13 +176,14 @@ def trajectory(
     @one_thread()
     def advance(progress: Progress) -> Progress:
         begun = time.perf_counter()
-        t, (state, info) = progress.state.t, round(progress.state)
+        state, info = round(progress.state)
         seconds = progress.seconds + time.perf_counter() - begun
-        _check_finite(algorithm, t, info.loss, info.weight)
+        _check_finite(algorithm, state.t, info.loss, info.weight)
         progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
         return measure(progress, info.loss) if state.t % eval_every == 0 or state.t == rounds else progress
 
-    first = beginning() if start is None else start
+    # a copy: rounds work in place
+    first = beginning() if start is None else start._replace(state=copy.deepcopy(start.state))
 
     def steps() -> Iterator[Progress]:
         progress = first

@@ -45,7 +45,10 @@ class LocalMix:
             else:
                 mixed[:, some] = self._W @ rows[:, some]
 
-        for _ in self._each(columns, blocks(rows.shape[1], CACHE_BYTES // rows[:, 0].nbytes)):
+        on_cpu = rows.device.type == "cpu"
+        for _ in self._each(
+            columns, blocks(rows.shape[1], CACHE_BYTES // rows[:, 0].nbytes if on_cpu else rows.shape[1])
+        ):
             pass
         return mixed.view_as(x)
 
