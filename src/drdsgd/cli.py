@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from drdsgd import __version__
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.options import OPTIONS, parse, spelling
 
@@ -134,6 +135,21 @@ def _experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., 
     return decorate
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"drdsgd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="say which it is")
+    ] = False,
+) -> None:
+    """Train one model over a graph of devices, without a server, good for the worst-off device."""
+
+
 @app.command()
 @_experiment_options()
 def train(
@@ -164,7 +180,11 @@ def train(
     from drdsgd.progress import bar
 
     with _continued_with("train --resume", folder, begun=records.Folder(folder).config):
-        with bar(_console(stderr=True), f"{e.algorithm}, {e.dataset}", e.rounds) as advance:
+        with bar(
+            _console(stderr=True),
+            f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}",
+            e.rounds,
+        ) as advance:
             note = ""
 
             def watch(progress: Progress) -> None:
@@ -293,14 +313,17 @@ def get(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs or comparisons")],
-    out: Annotated[Path | None, typer.Option("--out", help="the page; default DIR/report.html")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="the page; default DIR/report.html, of several DIRs report.html here")
+    ] = None,
 ) -> None:
     """A self-contained HTML page of runs."""
     from drdsgd import report as reports
     from drdsgd import summary
 
     _show(summary.find_runs(runs))
-    print(f"report: {reports.write(runs, out or runs[0] / 'report.html')}")
+    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    print(f"report: {reports.write(runs, out or default)}")
 
 
 def _compare(plan: Study, out: Path, resume: bool, again: str) -> None:

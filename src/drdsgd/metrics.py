@@ -23,10 +23,9 @@ from drdsgd.parallel import Each, blocks
 
 __all__ = ["Accuracy", "Metrics", "consensus_distance", "correct", "evaluate", "standard_error"]
 
-# An evaluation's forward pass takes so many samples, of so many devices: enough to keep a core busy, few enough for
-# its cache, and for the memory of a CNN.
-CHUNK = 1024
-TOGETHER = 8
+# An evaluation's forward pass takes so many devices, and so many samples of them: enough to keep a core busy, few
+# enough for its cache. Where devices go one by one, they have convolutions, whose outputs are large.
+TOGETHER = {"batched": (8, 1024), "loop": (1, 128)}
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def consensus_distance(theta: Tensor, each: Each = map) -> float:
         distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
         return distance.square()
 
-    return float(torch.cat(list(each(squares, blocks(len(theta), TOGETHER)))).mean())
+    return float(torch.cat(list(each(squares, blocks(len(theta), 8)))).mean())
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
@@ -132,6 +131,7 @@ def evaluate(
     flat: Flat, theta: Tensor, data: Devices, execution: Execution, each: Each = map
 ) -> tuple[Accuracy, Accuracy, list[float | None]]:
     """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class."""
+    together, samples = TOGETHER[execution]
     test, consensus = data.test, flat.views(theta.mean(dim=0))
     scale, shift = data.scale.to(theta.dtype), data.shift.to(theta.dtype)
 
@@ -142,7 +142,7 @@ def evaluate(
         per_device = sizes.new_zeros(2, len(sizes))
         per_class = sizes.new_zeros(data.classes)
         # samples in columns; devices that have no more drop out
-        for columns in blocks(int(sizes.max()), CHUNK // len(sizes)):
+        for columns in blocks(int(sizes.max()), samples // len(sizes)):
             rows = (sizes > columns.start).nonzero().flatten()
             column = torch.arange(columns.start, columns.stop, device=sizes.device)
             there = column < sizes[rows, None]  # [r, w]
@@ -156,7 +156,7 @@ def evaluate(
             per_class += torch.bincount(y[common], minlength=data.classes)
         return per_device, per_class
 
-    of_devices, of_classes = zip(*each(hits, blocks(data.K, TOGETHER)), strict=True)
+    of_devices, of_classes = zip(*each(hits, blocks(data.K, together)), strict=True)
     per_device, per_class = torch.cat(of_devices, dim=1), torch.stack(of_classes).sum(dim=0)
     common, local = (Accuracy.over((100.0 * hit / test.sizes).tolist()) for hit in per_device.double())
     return common, local, _percent(per_class, torch.bincount(test.y, minlength=data.classes))

@@ -14,7 +14,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -105,6 +105,8 @@ class Folder:
             yield
         finally:
             os.close(handle)
+            with suppress(OSError):  # what was refused leaves no empty folder
+                self.path.rmdir()
 
     def start(self, e: Experiment, network: Network) -> None:
         """Write what is known before the first round."""

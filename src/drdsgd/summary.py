@@ -268,8 +268,18 @@ def _end(ends: dict[int, Record], kind: Kind, measure: Measure) -> Estimate:
     return Estimate.over([final(record, kind, measure) for record in ends.values()])
 
 
+# what, with the seed, decides about graph, data and initial model; runs that differ here have nothing in common
+_PROBLEM = (
+    "dataset", "model", "devices", "graph", "p", "partition", "shards", "alpha", "heterogeneity", "scaling",
+)  # fmt: skip
+
+
+def _same_problem(a: Record, b: Record) -> bool:
+    return all(getattr(a.experiment, name) == getattr(b.experiment, name) for name in _PROBLEM)
+
+
 def _difference(ends: dict[int, Record], first: dict[int, Record], kind: Kind, measure: Measure) -> Estimate:
-    common = [seed for seed in ends if seed in first]
+    common = [seed for seed in ends if seed in first and _same_problem(ends[seed], first[seed])]
     return Estimate.over([final(ends[seed], kind, measure) - final(first[seed], kind, measure) for seed in common])
 
 
@@ -346,7 +356,10 @@ def headline(rows: Sequence[Row]) -> str:
     paired = [row for row in others if row.worst_difference is not None and row.worst_difference.n]
     if not paired:
         names = " or ".join(row.label for row in others)
-        return f"There is no pair to compare: no seed was finished both with {first.label} and with {names}."
+        return (
+            f"There is no pair to compare: no seed was finished on the same problem both with {first.label} "
+            f"and with {names}."
+        )
     return _against(max(paired, key=_gain), first)
 
 

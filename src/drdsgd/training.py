@@ -208,8 +208,8 @@ def _check_finite(
             continue
         device = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
         raise Diverged(
-            f"diverged in round {t}: the {what} of device {device} is beyond the floats (its loss is "
-            f"{float(loss[device]):g}; {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu or --loss-clip",
+            f"diverged in round {t}: the {what} of device {device} is not finite (loss "
+            f"{float(loss[device]):g}, {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu or --loss-clip",
             round=t,
             device=device,
         )
