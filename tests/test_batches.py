@@ -52,6 +52,21 @@ def test_seed_round_and_device_all_matter(seed: int, t: int) -> None:
     assert not np.array_equal(here, draw(seed ^ (1 << 40), devices, t, sizes, 8))
 
 
+def test_rounds_drawn_together_are_those_drawn_alone() -> None:
+    sizes, devices = np.array([5, 10**6, 77]), np.arange(3)
+    together = draw(9, devices, np.arange(40, 47), sizes, 6)
+    assert all(np.array_equal(together[t - 40], draw(9, devices, t, sizes, 6)) for t in range(40, 47))
+
+
+def test_batches_may_be_asked_for_in_any_order() -> None:
+    """Whatever window of rounds was drawn before."""
+    devices = data.synthetic(3)
+    forward, backward = Batches(devices, B=4000, seed=2), Batches(devices, B=4000, seed=2)
+    rounds = [0, 1, 2, 9, 10, 40]
+    expected = {t: forward(t)[1] for t in rounds}
+    assert all(torch.equal(backward(t)[1], expected[t]) for t in reversed(rounds))
+
+
 def test_samples_are_uniform() -> None:
     """Chi-square over 50 cells and 100,000 draws: within five deviations of its mean."""
     drawn = np.concatenate([draw(3, np.arange(20), t, np.full(20, 50), 50).ravel() for t in range(100)])

@@ -42,7 +42,7 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
 
     parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
     for execution in ("batched", "loop"):
-        consensus, local, per_class = evaluate(flat, theta, devices, execution)
+        consensus, local, per_class = evaluate(flat, theta, devices, devices.test_features(theta.dtype), execution)
         assert consensus.per_device == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
         assert local.per_device == pytest.approx([accuracy(theta[i], *part) for i, part in enumerate(parts)])
         for c in range(3):
@@ -58,7 +58,7 @@ def test_many_devices_are_evaluated_in_blocks() -> None:
     theta[7] = theta[6]  # this device answers with the other class
     samples = data.Samples(torch.ones(K, 1), labels, torch.ones(K, dtype=torch.int64))
     devices = data.Devices(samples, samples, 2, torch.tensor(1.0), torch.tensor(0.0))
-    local = evaluate(flat, theta, devices, "batched")[1]
+    local = evaluate(flat, theta, devices, devices.test_features(theta.dtype), "batched")[1]
     assert local.worst == 0 and local.per_device.index(0.0) == 7 and local.average == pytest.approx(100 * 199 / 200)
 
 

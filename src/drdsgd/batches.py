@@ -10,6 +10,7 @@ and works for devices with fewer than B samples.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,9 @@ from torch import Tensor
 from drdsgd.data import Devices, Samples
 
 __all__ = ["Batches", "draw", "philox"]
+
+# sample numbers drawn at once
+DRAWN = 2**16
 
 _MASK, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -42,19 +46,21 @@ def philox(counter: Sequence[NDArray[np.int64] | int], key: tuple[int, int]) -> 
     return np.stack([c0, c1, c2, c3], axis=-1)
 
 
-def draw(seed: int, devices: NDArray[np.int64], t: int, sizes: NDArray[np.int64], B: int) -> NDArray[np.int64]:
-    """B sample numbers in `[0, n_i)` for each device in round t, [n, B].
+def draw(
+    seed: int, devices: NDArray[np.int64], t: int | NDArray[np.int64], sizes: NDArray[np.int64], B: int
+) -> NDArray[np.int64]:
+    """B sample numbers in `[0, n_i)` for each device in round t, [n, B]; of several rounds t [w], [w, n, B].
 
     `devices` [n] are device numbers in the whole network, `sizes` [n] their n_i.
 
     >>> draw(0, np.array([0, 1]), 5, np.array([100, 3]), 4)[1].max() < 3
     np.True_
     """
-    low = int(_MASK)
+    low, rounds = int(_MASK), np.asarray(t)[..., None, None]
     # one call gives four words
-    words = philox((np.arange((B + 3) // 4), devices[:, None], t & low, 0), (seed & low, (seed >> 32) & low))
+    words = philox((np.arange((B + 3) // 4), devices[:, None], rounds & low, 0), (seed & low, (seed >> 32) & low))
     # word * n / 2^32 is uniform on [0, n) up to a bias of n / 2^32
-    scaled = words.reshape(len(devices), -1)[:, :B] * sizes[:, None].astype(np.uint64)
+    scaled = words.reshape(*words.shape[:-2], -1)[..., :B] * sizes[:, None].astype(np.uint64)
     return (scaled >> _HALF).astype(np.int64)
 
 
@@ -74,13 +80,25 @@ class Batches:
         self.scale = data.scale.to(dtype)
         self.shift = data.shift.to(dtype) if data.shift.any() else None
         self.B, self.seed, self.dtype = B, seed, dtype
+        self._lock, self._drawn = threading.Lock(), dict[int, NDArray[np.int64]]()
 
     def __call__(self, t: int, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The batches of round t; `some` picks devices from `rows`."""
-        numbers = draw(self.seed, self.rows[some], t, self.sizes[some], self.B) + self.starts[some, None]
+        numbers = self._numbers(t)[some]
         where = torch.from_numpy(numbers.reshape(-1)).to(self.samples.y.device)
         # index_select copies whole samples; indexing by x[where] was measured to be many times slower on bytes
         x = self.samples.x.index_select(0, where).to(self.dtype).mul_(self.scale)
         if self.shift is not None:
             x.add_(self.shift)
         return x.unflatten(0, numbers.shape), self.samples.y[where].view(numbers.shape)
+
+    def _numbers(self, t: int) -> NDArray[np.int64]:
+        """Which samples round t takes, [n, B]: drawn for some rounds at once, which takes no longer than for one."""
+        window = max(1, DRAWN // (len(self.rows) * self.B))
+        with self._lock:
+            if t // window not in self._drawn:
+                rounds = np.arange(t - t % window, t - t % window + window)
+                numbers = draw(self.seed, self.rows, rounds, self.sizes, self.B) + self.starts[:, None]
+                self._drawn = {t // window: numbers}
+            drawn = self._drawn[t // window]
+        return np.asarray(drawn[t % window])

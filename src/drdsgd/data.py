@@ -104,6 +104,14 @@ class Devices:
         """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
 
+    def test_features(self, dtype: torch.dtype) -> Tensor:
+        """The test samples as a model takes them, `x * scale + shift`: [N, *shape].
+
+        >>> synthetic(3, features=4).test_features(torch.float64).shape
+        torch.Size([120, 4])
+        """
+        return self.test.x.to(dtype, copy=True).mul_(self.scale.to(dtype)).add_(self.shift.to(dtype))
+
     def sha256(self) -> str:
         """A checksum of all samples, and of who holds them.
 

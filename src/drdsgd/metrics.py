@@ -7,6 +7,7 @@ model scored on its own few classes rewards bad consensus, so both are always re
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from drdsgd.data import Devices
@@ -84,9 +86,12 @@ class Metrics:
     @staticmethod
     def from_json(values: dict[str, Any]) -> Metrics:
         """Metrics from a record; a `ValueError` where a key is missing or a value is of another type."""
-        from pydantic import TypeAdapter
+        return _adapter().validate_python(values)
 
-        return TypeAdapter(Metrics).validate_python(values)
+
+@functools.cache  # slow to make
+def _adapter() -> TypeAdapter[Metrics]:
+    return TypeAdapter(Metrics)
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -128,12 +133,14 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
 
 
 def evaluate(
-    flat: Flat, theta: Tensor, data: Devices, execution: Execution, each: Each = map
+    flat: Flat, theta: Tensor, data: Devices, features: Tensor, execution: Execution, each: Each = map
 ) -> tuple[Accuracy, Accuracy, list[float | None]]:
-    """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class."""
+    """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class.
+
+    `features` are those of the test samples, as the model takes them (`Devices.test_features`).
+    """
     together, samples = TOGETHER[execution]
     test, consensus = data.test, flat.views(theta.mean(dim=0))
-    scale, shift = data.scale.to(theta.dtype), data.shift.to(theta.dtype)
 
     @torch.no_grad()  # here, because it holds for one thread only
     def hits(some: slice) -> tuple[Tensor, Tensor]:
@@ -147,8 +154,7 @@ def evaluate(
             column = torch.arange(columns.start, columns.stop, device=sizes.device)
             there = column < sizes[rows, None]  # [r, w]
             where = (starts[rows, None] + column).clamp(max=len(test.y) - 1)
-            y = test.y[where]
-            x = test.x.index_select(0, where.flatten()).to(theta.dtype).mul_(scale).add_(shift)
+            x, y = features.index_select(0, where.flatten()), test.y[where]
             common = correct(flat.apply(consensus, x), y.flatten()).view_as(y) & there
             models = own if len(rows) == len(own) else own[rows]  # without a copy where all take part
             local = correct(predict(flat, models, x.unflatten(0, where.shape), execution), y) & there

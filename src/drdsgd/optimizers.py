@@ -51,7 +51,7 @@ def dsgd(eta: float | Schedule) -> GossipOptimizer:
     return GossipOptimizer(
         init=lambda theta: {},
         local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
-        combine=lambda theta, state, mix: (mix(theta), state),
+        combine=lambda theta, state, mix: (mix(theta, donate=True), state),
     )
 
 

@@ -150,12 +150,14 @@ def trajectory(
     parts = blocks(mixing.K, min(most, -(-mixing.K // workers)))
     round = make_round(algorithm, forward, batches, engine, parts, each)
 
+    test_features = data.test_features(flat.dtype)  # once: the same are needed at every evaluation
+
     def measure(progress: Progress, loss: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
         if not math.isfinite(distance := consensus_distance(state.theta, each)):
             # times K: models whose mean is beyond the floats are, too
             _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
-        consensus, local, per_class = evaluate(flat, state.theta, data, mode, each)
+        consensus, local, per_class = evaluate(flat, state.theta, data, test_features, mode, each)
         train_loss = float(loss.mean())
         metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
         return progress._replace(metrics=metrics)

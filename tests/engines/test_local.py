@@ -31,6 +31,18 @@ def test_mix_is_the_product_with_w(graph: nx.Graph, shape: tuple[int, ...]) -> N
     assert mix.floats_sent == 4 * graph.number_of_edges() * x[0].numel()
 
 
+def test_donated_memory_is_used_again_and_nothing_else_is() -> None:
+    engine, W = LocalEngine(metropolis(graphs.ring(5)), torch.float64), metropolis_matrix(graphs.ring(5)).toarray()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    kept, expected = x.clone(), torch.as_tensor(W) @ x
+    assert torch.allclose(engine.mix(0)(x), expected) and torch.equal(x, kept)
+    first = engine.mix(0)(x, donate=True)
+    second = engine.mix(1)(first, donate=True)
+    assert second.data_ptr() == x.data_ptr()
+    assert torch.allclose(second, torch.as_tensor(W) @ expected)
+    assert engine.mix(2)(torch.ones(5, 3, dtype=torch.float64), donate=True).shape == (5, 3)
+
+
 def test_w_may_change_every_round() -> None:
     W = metropolis_matrix(graphs.ring(4))
     mixing = Mixing(4, lambda t: W if t % 2 else csr_array(torch.eye(4).double().numpy()))

@@ -14,13 +14,16 @@ __all__ = ["Engine", "Mix"]
 
 
 class Mix(Protocol):
-    """One round's gossip: `mix(x [n, ...]) -> W_t x`, for this process's rows."""
+    """One round's gossip: `mix(x [n, ...]) -> W_t x`, for this process's rows.
+
+    With `donate` the caller has no more use for x, and its memory may be used again.
+    """
 
     t: int
     floats_sent: int
     """Numbers sent over all links of the whole network so far in this round."""
 
-    def __call__(self, x: Tensor, /) -> Tensor: ...
+    def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...
 
 
 class Engine(Protocol):

@@ -29,15 +29,18 @@ class LocalMix:
     12
     """
 
-    def __init__(self, W: Tensor, links: int, t: int, each: Each = map) -> None:
+    def __init__(self, W: Tensor, links: int, t: int, each: Each = map, spare: list[Tensor] | None = None) -> None:
         self.t = t
         self.floats_sent = 0
-        self._W, self._links, self._each = W, links, each
+        self._W, self._links, self._each, self._spare = W, links, each, [] if spare is None else spare
 
-    def __call__(self, x: Tensor, /) -> Tensor:
+    def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
         self.floats_sent += self._links * rows.shape[1]
-        mixed = torch.empty_like(rows)
+        fits = donate and self._spare and self._spare[0].shape == rows.shape and self._spare[0].dtype == rows.dtype
+        mixed = self._spare.pop() if fits else torch.empty_like(rows)
+        if donate:
+            self._spare[:] = [rows]
 
         def columns(some: slice) -> None:
             if self._W.layout == torch.strided:
@@ -67,6 +70,7 @@ class LocalEngine:
     ) -> None:
         self.K = mixing.K
         self._mixing, self._dtype, self._device, self._each = mixing, dtype, torch.device(device), each
+        self._spare: list[Tensor] = []  # memory of the last donated tensor, for the next one: fresh memory costs time
         self._static = self._prepare(mixing.at(0)) if mixing.static else None
 
     @property
@@ -75,7 +79,7 @@ class LocalEngine:
 
     def mix(self, t: int) -> LocalMix:
         W, links = self._static or self._prepare(self._mixing.at(t))
-        return LocalMix(W, links, t, self._each)
+        return LocalMix(W, links, t, self._each, self._spare)
 
     def _prepare(self, W: csr_array) -> tuple[Tensor, int]:
         """W as the tensor whose product is faster, and how many messages it sends (each end of a link sends)."""
