@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -115,6 +116,11 @@ def test_report_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     said = drdsgd("report", tmp_path, "--out", tmp_path / "page.html")
     assert said.status == 0 and "dsgd" in (tmp_path / "page.html").read_text()
     assert "nowhere" in refused("report", tmp_path / "nowhere")
+
+
+def test_the_program_says_its_version() -> None:
+    said = drdsgd("--version")
+    assert said.status == 0 and said.out == f"drdsgd {importlib.metadata.version('drdsgd')}\n"
 
 
 def test_help_without_a_command() -> None:
