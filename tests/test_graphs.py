@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drdsgd import graphs
-from drdsgd.errors import InputError
+from tests.refusing import message
 
 few = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -51,17 +51,6 @@ def assert_proper(graph: nx.Graph, K: int) -> None:
     assert nx.number_of_selfloops(graph) == 0
     assert nx.is_connected(graph)
     assert graphs.check(graph, K) is graph
-
-
-def message(call: Callable[[], object], *words: str) -> str:
-    """The one line of the InputError that the call raises; it must hold the words."""
-    with pytest.raises(InputError) as caught:
-        call()
-    text = str(caught.value)
-    assert "\n" not in text
-    for word in words:
-        assert word in text, f"{word!r} not in {text!r}"
-    return text
 
 
 # ------------------------------------------------------------------------ kinds

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drdsgd import partition
-from drdsgd.errors import InputError
+from tests.refusing import message
 
 few = settings(max_examples=50, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -38,15 +38,6 @@ def assert_partition(parts: list[Indices], N: int, K: int) -> None:
 
 def same(one: list[Indices], other: list[Indices]) -> bool:
     return len(one) == len(other) and all(map(np.array_equal, one, other))
-
-
-def message(call: Callable[[], object], *words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        call()
-    text = str(caught.value)
-    assert "\n" not in text
-    for word in words:
-        assert word in text, f"{word!r} not in {text!r}"
 
 
 # ------------------------------------------------------------- training splits

@@ -128,7 +128,7 @@ def _experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., 
             for name, option in OPTIONS.items()
             if name not in without
         ]
-        with_options.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        with_options.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]  # inspect and typer read it; functions do not declare it
         with_options.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
         return with_options
 

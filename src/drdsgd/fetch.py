@@ -141,11 +141,11 @@ def _check(known: datasets.Known, out: Path) -> None:
 def _place(out: Path, target: Path) -> None:
     """Move checked files into place: the whole folder at once, or into a folder that has other files."""
     try:
-        os.replace(out, target)  # noqa: PTH105  # the word for 'atomically'
+        out.replace(target)  # one rename: atomic
     except OSError:
         target.mkdir(exist_ok=True)
         for path in sorted(out.iterdir()):
-            os.replace(path, target / path.name)  # noqa: PTH105
+            path.replace(target / path.name)
 
 
 # ---------------------------------------------------------------------------------------------- downloads

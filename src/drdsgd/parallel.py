@@ -76,8 +76,8 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 def _keep_memory() -> None:
     """Ask the C library to keep freed memory for the next round instead of giving it back to the system.
 
-    Every round needs the same large pieces; having them mapped anew was measured to cost a third of a round. Where
-    the library is not glibc, nothing happens.
+    Every round needs the same large pieces; having them mapped anew was measured to cost a fifth to a quarter of a
+    round. Where the library is not glibc, nothing happens.
     """
     trim_threshold, mmap_threshold, largest_mmap_threshold = -1, -3, 32 * 2**20
     try:

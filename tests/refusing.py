@@ -1,0 +1,20 @@
+"""What a refused call says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from drdsgd.errors import InputError
+
+
+def message(call: Callable[[], object], *words: str) -> str:
+    """The one line of the InputError that the call raises; it must hold the words."""
+    with pytest.raises(InputError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    for word in words:
+        assert word in text, f"{word!r} not in {text!r}"
+    return text
