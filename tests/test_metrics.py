@@ -27,7 +27,12 @@ def test_the_summary_over_devices(values: list[float]) -> None:
     assert a.per_device == values
 
 
-@given(st.lists(st.integers(1, 150), min_size=1, max_size=12), st.integers(0, 2**32 - 1))
+# unequal numbers of samples, and the same number on all, of few devices and of many that are asked together
+@given(
+    st.lists(st.integers(1, 150), min_size=1, max_size=12)
+    | st.builds(lambda n, K: [n] * K, st.integers(1, 9), st.integers(1, 12)),
+    st.integers(0, 2**32 - 1),
+)
 def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     K, N, flat = len(sizes), sum(sizes), Flat(nn.Linear(2, 3).double())
@@ -42,7 +47,8 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
 
     parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
     for execution in ("batched", "loop"):
-        consensus, local, per_class = evaluate(flat, theta, devices, devices.test_features(theta.dtype), execution)
+        features = devices.test_features(theta.dtype)
+        consensus, local, per_class = evaluate(flat, theta, theta.mean(dim=0), devices, features, execution)
         assert consensus.per_device == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
         assert local.per_device == pytest.approx([accuracy(theta[i], *part) for i, part in enumerate(parts)])
         for c in range(3):
@@ -58,17 +64,17 @@ def test_many_devices_are_evaluated_in_blocks() -> None:
     theta[7] = theta[6]  # this device answers with the other class
     samples = data.Samples(torch.ones(K, 1), labels, torch.ones(K, dtype=torch.int64))
     devices = data.Devices(samples, samples, 2, torch.tensor(1.0), torch.tensor(0.0))
-    local = evaluate(flat, theta, devices, devices.test_features(theta.dtype), "batched")[1]
+    local = evaluate(flat, theta, theta.mean(dim=0), devices, devices.test_features(theta.dtype), "batched")[1]
     assert local.worst == 0 and local.per_device.index(0.0) == 7 and local.average == pytest.approx(100 * 199 / 200)
 
 
 def test_consensus_distance_is_lemma_2s() -> None:
     theta = torch.randn(5, 7, dtype=torch.float64)
     J = torch.full((5, 5), 0.2, dtype=torch.float64)
-    assert consensus_distance(theta) == pytest.approx(
+    assert consensus_distance(theta, theta.mean(dim=0)) == pytest.approx(
         float((theta.T @ (torch.eye(5, dtype=torch.float64) - J)).norm() ** 2) / 5
     )
-    assert math.isfinite(consensus_distance(torch.tensor([[1e30], [-1e30]])))
+    assert math.isfinite(consensus_distance(torch.tensor([[1e30], [-1e30]]), torch.zeros(1)))
 
 
 def test_standard_error() -> None:

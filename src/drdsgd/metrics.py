@@ -23,11 +23,11 @@ from drdsgd.flat import Flat
 from drdsgd.gradients import Execution, predict
 from drdsgd.parallel import Each, blocks
 
-__all__ = ["Accuracy", "Metrics", "consensus_distance", "correct", "evaluate", "standard_error"]
+__all__ = ["Accuracy", "Metrics", "consensus_distance", "evaluate", "standard_error"]
 
-# An evaluation's forward pass takes so many devices, and so many samples of them: enough to keep a core busy, few
-# enough for its cache. Where devices go one by one, they have convolutions, whose outputs are large.
-TOGETHER = {"batched": (8, 1024), "loop": (1, 128)}
+# An evaluation's forward pass takes about so many samples: enough to keep a core busy, few enough for its cache.
+# Where devices go one by one, they have convolutions, whose outputs are large.
+TOGETHER = {"batched": 1024, "loop": 128}
 
 
 @dataclass(frozen=True)
@@ -105,67 +105,74 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def consensus_distance(theta: Tensor, each: Each = map) -> float:
+def consensus_distance(theta: Tensor, mean: Tensor, each: Each = map) -> float:
     """Mean squared distance of the devices' models from their mean, `1/K ||theta (I - J)||_F^2`; theta [K, d].
 
     Not finite exactly if theta is not.
 
-    >>> consensus_distance(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    >>> consensus_distance(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1.0, 0.0]))
     1.0
     """
-    mean = theta.mean(dim=0)
 
     def squares(some: slice) -> Tensor:
         # in double: a run about to diverge has distances whose square is beyond float32
         distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
         return distance.square()
 
-    return float(torch.cat(list(each(squares, blocks(len(theta), 8)))).mean())
-
-
-def correct(output: Tensor, y: Tensor) -> Tensor:
-    """Which samples are classified rightly: scores [..., C], labels [...] -> bool [...].
-
-    >>> correct(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
-    tensor([ True, False])
-    """
-    return output.argmax(dim=-1) == y
+    return float(torch.cat(list(each(squares, blocks(len(theta), 4)))).mean())
 
 
 def evaluate(
-    flat: Flat, theta: Tensor, data: Devices, features: Tensor, execution: Execution, each: Each = map
+    flat: Flat, theta: Tensor, mean: Tensor, data: Devices, features: Tensor, execution: Execution, each: Each = map
 ) -> tuple[Accuracy, Accuracy, list[float | None]]:
     """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class.
 
-    `features` are those of the test samples, as the model takes them (`Devices.test_features`).
+    `mean` [d] is the consensus model, `features` are those of the test samples, as the model takes them
+    (`Devices.test_features`).
     """
-    together, samples = TOGETHER[execution]
-    test, consensus = data.test, flat.views(theta.mean(dim=0))
+    test, samples = data.test, TOGETHER[execution]
+    sizes, starts = test.sizes.tolist(), test.starts.tolist()
+    answers = test.y.new_empty(2, len(test.y))  # of both kinds of model
 
     @torch.no_grad()  # here, because it holds for one thread only
-    def hits(some: slice) -> tuple[Tensor, Tensor]:
-        """Right answers on some devices' test samples: of both kinds of model [2, n]; of the consensus by class [C]."""
-        sizes, starts, own = test.sizes[some], test.starts[some], theta[some]
-        per_device = sizes.new_zeros(2, len(sizes))
-        per_class = sizes.new_zeros(data.classes)
-        # samples in columns; devices that have no more drop out
-        for columns in blocks(int(sizes.max()), samples // len(sizes)):
-            rows = (sizes > columns.start).nonzero().flatten()
-            column = torch.arange(columns.start, columns.stop, device=sizes.device)
-            there = column < sizes[rows, None]  # [r, w]
-            where = (starts[rows, None] + column).clamp(max=len(test.y) - 1)
-            x, y = features.index_select(0, where.flatten()), test.y[where]
-            common = correct(flat.apply(consensus, x), y.flatten()).view_as(y) & there
-            models = own if len(rows) == len(own) else own[rows]  # without a copy where all take part
-            local = correct(predict(flat, models, x.unflatten(0, where.shape), execution), y) & there
-            per_device[:, rows] += torch.stack([common.sum(dim=1), local.sum(dim=1)])
-            per_class += torch.bincount(y[common], minlength=data.classes)
-        return per_device, per_class
+    def ask(job: tuple[bool, slice]) -> None:
+        of_devices, some = job
+        if of_devices:
+            local(some)
+        else:
+            answers[0, some] = predict(flat, mean[None], features[some][None], execution)[0].argmax(dim=-1)
 
-    of_devices, of_classes = zip(*each(hits, blocks(data.K, together)), strict=True)
-    per_device, per_class = torch.cat(of_devices, dim=1), torch.stack(of_classes).sum(dim=0)
-    common, local = (Accuracy.over((100.0 * hit / test.sizes).tolist()) for hit in per_device.double())
-    return common, local, _percent(per_class, torch.bincount(test.y, minlength=data.classes))
+    def local(some: slice) -> None:
+        most, least = max(sizes[some]), min(sizes[some])
+        # samples in columns; devices that have no more drop out
+        for columns in blocks(most, max(1, samples // (some.stop - some.start))):
+            begin, end = starts[some.start] + columns.start, starts[some.stop - 1] + columns.stop
+            if some.stop == some.start + 1 or columns.stop - columns.start == least == most:  # one after the other
+                x = features[begin:end].unflatten(0, (some.stop - some.start, -1))
+                answers[1, begin:end] = predict(flat, theta[some], x, execution).argmax(dim=-1).flatten()
+                continue
+            column = torch.arange(columns.start, columns.stop, device=theta.device)
+            rows = (test.sizes[some] > columns.start).nonzero().flatten()
+            there = column < test.sizes[some][rows, None]
+            where = (test.starts[some][rows, None] + column).clamp(max=len(test.y) - 1)  # [r, w]
+            x = features.index_select(0, where.flatten()).unflatten(0, where.shape)
+            models = theta[some] if len(rows) == some.stop - some.start else theta[some][rows]  # a copy if need be
+            answers[1, where[there]] = predict(flat, models, x, execution).argmax(dim=-1)[there]
+
+    together = max(1, samples * data.K // len(test.y))
+    jobs = [(True, some) for some in blocks(data.K, together)] + [
+        (False, some) for some in blocks(len(test.y), samples)
+    ]
+    for _ in each(ask, jobs):
+        pass
+    right = answers == test.y
+    device = torch.repeat_interleave(test.sizes)  # of every sample
+    common, own = (
+        Accuracy.over((100.0 * torch.bincount(device[hit], minlength=data.K) / test.sizes.double()).tolist())
+        for hit in right
+    )
+    hits, all_samples = (torch.bincount(y, minlength=data.classes) for y in (test.y[right[0]], test.y))
+    return common, own, _percent(hits, all_samples)
 
 
 def _percent(hits: Tensor, sizes: Tensor) -> list[float | None]:

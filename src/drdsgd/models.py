@@ -49,7 +49,8 @@ def cnn(
     depth, height, width = shape
     layers: list[nn.Module] = []
     for channel in channels:
-        layers += [nn.Conv2d(depth, channel, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        # the pool before the ReLU: the same function, and a quarter of the ReLU's work
+        layers += [nn.Conv2d(depth, channel, kernel_size=3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         depth, height, width = channel, height // 2, width // 2
     if height * width == 0:
         side = 2 ** len(channels)

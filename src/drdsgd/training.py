@@ -22,8 +22,8 @@ from drdsgd.batches import Batches
 from drdsgd.data import Devices
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import Diverged, InputError, whole
-from drdsgd.flat import Flat
-from drdsgd.gradients import Loss, choose_execution, make_forward
+from drdsgd.flat import Flat, aligned
+from drdsgd.gradients import Loss, choose_execution, choose_memory_format, make_forward
 from drdsgd.metrics import Metrics, consensus_distance, evaluate
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.parallel import blocks, each_of, one_thread
@@ -145,6 +145,8 @@ def trajectory(
             f"{list(start.state.theta.shape)}; the model's code changed, so start another run"
         )
     mode = choose_execution(flat, x) if execution == "auto" else execution
+    if mode == "loop":
+        flat = Flat(model, choose_memory_format(flat, x.flatten(0, 1)))
     forward = make_forward(flat, loss, mode)
     most = 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
     parts = blocks(mixing.K, min(most, -(-mixing.K // workers)))
@@ -154,10 +156,11 @@ def trajectory(
 
     def measure(progress: Progress, loss: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
-        if not math.isfinite(distance := consensus_distance(state.theta, each)):
+        mean = state.theta.mean(dim=0)
+        if not math.isfinite(distance := consensus_distance(state.theta, mean, each)):
             # times K: models whose mean is beyond the floats are, too
             _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
-        consensus, local, per_class = evaluate(flat, state.theta, data, test_features, mode, each)
+        consensus, local, per_class = evaluate(flat, state.theta, mean, data, test_features, mode, each)
         train_loss = float(loss.mean())
         metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
         return progress._replace(metrics=metrics)
@@ -166,7 +169,7 @@ def trajectory(
     def beginning() -> Progress:
         share = data.train.sizes / data.train.sizes.double().mean()
         share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
-        state = init(algorithm, flat.row().repeat(mixing.K, 1), share)
+        state = init(algorithm, aligned(flat.row().expand(mixing.K, -1)), share)
         loss = torch.cat([forward(state.theta[some], *batches(0, some))[0] for some in parts])
         if not (finite := loss.isfinite()).all():
             raise InputError(
@@ -185,7 +188,7 @@ def trajectory(
         return measure(progress, info.loss) if state.t % eval_every == 0 or state.t == rounds else progress
 
     # a copy: rounds work in place
-    first = beginning() if start is None else start._replace(state=copy.deepcopy(start.state))
+    first = beginning() if start is None else start._replace(state=_copy(start.state))
 
     def steps() -> Iterator[Progress]:
         progress = first
@@ -196,6 +199,10 @@ def trajectory(
             yield progress
 
     return steps()
+
+
+def _copy(state: State) -> State:
+    return State(state.t, aligned(state.theta), *copy.deepcopy((state.objective, state.optimizer)))
 
 
 def _check_finite(
