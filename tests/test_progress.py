@@ -45,6 +45,11 @@ def test_a_log_gets_a_line_now_and_then(clock: list[float]) -> None:
     assert said[-1] == "[red]x: 90 %, 10 s left note"
 
 
+def test_what_was_done_before_it_began_is_no_speed(clock: list[float]) -> None:
+    said = lines(clock, 100.0, [(0.0, 50.0, ""), (10.0, 55.0, "note"), (20.0, 60.0, "note")])
+    assert said == ["[red]x: 55 %, 90 s left note", "[red]x: 60 %, 80 s left note"]
+
+
 def test_a_short_job_says_nothing(clock: list[float]) -> None:
     assert lines(clock, 10.0, [(5.0, 9.0, "note")]) == []
 

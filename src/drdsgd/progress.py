@@ -37,16 +37,19 @@ def bar(console: Console, what: str, total: float | None) -> Iterator[Advance]:
         return
 
     begun = last = time.monotonic()
+    first: float | None = None
 
     def line(done: float, note: str, total: float | None = total) -> None:
-        nonlocal last
+        nonlocal last, first
         now = time.monotonic()
+        if first is None:
+            first = done  # what was there when it began says nothing of the time left
         if now - last < LINE_EVERY:
             return
         last = now
-        part = (
-            f"{100 * done / total:.0f} %, {(now - begun) * (total - done) / done:.0f} s left" if total and done else ""
-        )
+        part = f"{100 * done / total:.0f} %" if total and done else ""
+        if total and done > first:
+            part += f", {(now - begun) * (total - done) / (done - first):.0f} s left"
         console.print(f"{what}: {part} {note}".rstrip(), highlight=False, markup=False)
 
     yield line
