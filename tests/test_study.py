@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drdsgd import records, study
+from drdsgd import checkpoint, progress, records, study, workers
 from drdsgd.cli import DEMO
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.records import Folder
-from drdsgd.study import Cell, Study, compare, extended
-from drdsgd.training import Progress
+from drdsgd.study import Cell, Study, _at_once, compare, extended
 from tests.program import FIELDS, SMALL, assert_same_run, contents, drdsgd, evaluations, one_line, refused
 
 BOTH = ("dsgd", "dr-dsgd")
@@ -43,7 +44,7 @@ def stamps(path: Path) -> dict[str, tuple[int, bytes]]:
     ],
 )
 def test_a_seed_gives_every_algorithm_the_same_beginning(tmp_path: Path, options: dict[str, Any]) -> None:
-    made = study.compare(plan(rounds=2, **options), tmp_path)
+    made = study.compare(plan(rounds=2, **options), tmp_path, threads=1)
     by_seed = {seed: [r for r in made if r.experiment.seed == seed] for seed in (0, 1)}
     for one, other in by_seed.values():
         assert one.experiment.algorithm != other.experiment.algorithm
@@ -59,7 +60,8 @@ def test_a_seed_gives_every_algorithm_the_same_beginning(tmp_path: Path, options
 def test_batches_are_paired_too(tmp_path: Path) -> None:
     """With mu so large that its weights are all 1 / mu, DR-DSGD takes DSGD's steps if it sees DSGD's batches."""
     mu, eta = 2.0**20, 0.25
-    one, other = study.compare(plan(("dsgd", f"dr-dsgd:mu={mu},eta={min(eta * mu, 1e6)}"), (3,), eta=eta), tmp_path)
+    specs = ("dsgd", f"dr-dsgd:mu={mu},eta={min(eta * mu, 1e6)}")
+    one, other = study.compare(plan(specs, (3,), eta=eta), tmp_path, threads=1)
     assert [m.train_loss for m in one.metrics] == pytest.approx([m.train_loss for m in other.metrics], rel=1e-4)
 
 
@@ -108,6 +110,7 @@ def test_a_spec_spells_keys_as_options_or_fields() -> None:
         (("dsgd:mu=3",), {}, "--mu 3.0 does nothing here: it needs --algorithm dr-dsgd"),
         (("dsgd",), {"mu": 3.0}, "--mu 3.0: none of the algorithms compared has it"),
         (("dsgd:seed=3",), {}, "--algorithm dsgd:seed=3: the key 'seed' is unknown"),
+        (("dsgd:threads=2",), {}, "--algorithm dsgd:threads=2: threads are for all runs together; give --threads 2"),
         (("dsgd:algorithm=dr-dsgd",), {}, "--algorithm dsgd:algorithm=dr-dsgd: the key 'algorithm' is unknown"),
         (("dr-dsgd", "dr-dsgd:mu=6"), {}, "--algorithm: dr-dsgd and dr-dsgd-mu=6 are the same experiment"),
     ],
@@ -120,6 +123,64 @@ def test_what_cant_be_compared_is_told_before_anything_runs(
         study.compare(plan(algorithms, **options), out)
     assert str(caught.value).startswith(says)
     assert not out.exists()
+
+
+# --------------------------------------------------------------------- threads
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many runs went at once, of every comparison; in truth they go one by one."""
+    asked: list[int] = []
+
+    def team(jobs: Any, at_once: int, watch: Any, real: Any = workers.team) -> Any:
+        asked.append(at_once)
+        return real(jobs, 1, watch)
+
+    monkeypatch.setattr(workers, "team", team)
+    return asked
+
+
+@pytest.mark.parametrize(("threads", "of_a_run", "runs"), [(1, 1, 1), (3, 1, 3), (4, 1, 4), (9, 2, 4), (None, 3, 4)])
+def test_threads_are_shared_by_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: list[int], threads: int | None, of_a_run: int, runs: int
+) -> None:
+    monkeypatch.setattr(study, "default_threads", lambda: 12)
+    options = {name: value for name, value in FIELDS.items() if name != "threads"}
+    made = study.compare(Study(BOTH, (0, 1), {**options, "rounds": 1}), tmp_path, threads=threads)
+    assert {record.experiment.threads for record in made} == {of_a_run} and at_once == [runs]
+    assert study.load(tmp_path / "study.toml").options["threads"] == of_a_run
+
+
+@pytest.mark.parametrize(("threads", "runs"), [(1, 1), (3, 1), (5, 2), (100, 4)])
+def test_a_study_goes_on_with_the_threads_that_its_runs_have(
+    tmp_path: Path, at_once: list[int], threads: int, runs: int
+) -> None:
+    stored = plan(rounds=1, threads=2).to_toml()
+    (tmp_path / "study.toml").write_text(stored)
+    assert drdsgd("compare", "--resume", "--threads", str(threads), "--out", tmp_path).status == 0
+    assert at_once == [runs] and (tmp_path / "study.toml").read_text() == stored
+    assert {records.read(path.parent).experiment.threads for path in tmp_path.rglob("config.toml")} == {2}
+
+
+def test_finished_runs_need_no_process(tmp_path: Path, at_once: list[int]) -> None:
+    study.compare(plan(rounds=1), tmp_path, threads=8)
+    study.compare(plan(rounds=1, seeds=(0, 1, 2)), tmp_path, resume=True, threads=8)
+    study.compare(plan(rounds=1, seeds=(0, 1, 2)), tmp_path, resume=True, threads=8)
+    assert at_once == [4, 2, 1]
+
+
+@pytest.mark.parametrize("only_here", [{"device": "cuda:1"}, {"model": "__main__:net"}])
+def test_what_other_processes_cant_do_goes_one_by_one(only_here: dict[str, Any]) -> None:
+    assert _at_once(plan().cells(Path("x")), 4) == 4
+    assert _at_once(plan(**only_here).cells(Path("x")), 4) == 1
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "ten", "2.5", "nan", "", "99999999999999999999"])
+def test_threads_that_are_none(tmp_path: Path, text: str) -> None:
+    options = [word for word in SMALL if word not in ("--threads", "1")]
+    line = refused("compare", *options, "--seeds", "1", "--threads", text, "--out", tmp_path / "out")
+    assert line.startswith(f"--threads {text}: ") and not (tmp_path / "out").exists()
 
 
 # ----------------------------------------------------------------------- stored
@@ -191,19 +252,20 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypa
     assert drdsgd("compare", *SMALL, "--seeds", "2", "--out", tmp_path / "whole").status == 0
     compare, path = study.compare, tmp_path / "interrupted here"
 
-    def interrupted(plan: Study, out: Path, *, resume: bool, watch: Any) -> list[records.Record]:
-        def both(cell: Cell, progress: Progress) -> None:
-            watch(cell, progress)
-            if (cell.label, cell.experiment.seed, progress.state.t) == ("dr-dsgd", 0, 3):
+    def interrupted(plan: Study, out: Path, *, watch: Any, **options: Any) -> list[records.Record]:
+        def both(cell: Cell, t: int) -> None:
+            watch(cell, t)
+            if (cell.label, cell.experiment.seed, t) == ("dr-dsgd", 0, 3):
                 signal.raise_signal(signal.SIGINT)
 
-        return compare(plan, out, resume=resume, watch=both)
+        return compare(plan, out, watch=both, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(study, "compare", interrupted)
         line = one_line(drdsgd("compare", *SMALL, "--seeds", "2", "--out", path), status=130)
     message, _, command = line.partition("; continue with: ")
-    assert message == "stopped after round 3 of 6"
+    assert message == "stopped with 3 runs unfinished"
+    assert checkpoint.load(Folder(path / "dr-dsgd" / "seed-0").checkpoint).state.t == 3
     assert [Folder(path / label / "seed-0").status for label in BOTH] == ["finished", "unfinished"]
     assert not (path / "dsgd" / "seed-1").exists()
     before = stamps(path / "dsgd")
@@ -215,15 +277,38 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypa
 
 
 def test_an_interruption_in_a_runs_last_round_stops_the_comparison(tmp_path: Path) -> None:
-    def watch(cell: Cell, progress: Progress) -> None:
-        if progress.state.t == 6:
+    def watch(cell: Cell, t: int) -> None:
+        if t == 6:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        study.compare(plan(), tmp_path, watch=watch)
+        study.compare(plan(), tmp_path, threads=1, watch=watch)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["dsgd"]
-    made = study.compare(plan(), tmp_path, resume=True)
+    made = study.compare(plan(), tmp_path, resume=True, threads=1)
     assert [record.status for record in made] == ["finished"] * 4
+
+
+def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that advance at the same time, and at once of those that were finished before."""
+    study.compare(plan(seeds=(0,)), tmp_path, threads=1)
+    shown: list[tuple[float, str]] = []
+
+    @contextmanager
+    def bar(console: object, what: str, total: float) -> Iterator[Callable[[float, str], None]]:
+        assert total == 4 * 6
+        yield lambda done, note: shown.append((done, note))
+
+    def compare(plan: Study, out: Path, *, watch: Any, **options: Any) -> list[records.Record]:
+        *_, one, other = plan.cells(out)
+        for cell, t in ((one, 0), (one, 2), (other, 1), (one, 3), (other, 6), (one, 6)):
+            watch(cell, t)
+        return [records.read(cell.path) for cell in plan.cells(out)[:2]]
+
+    monkeypatch.setattr(progress, "bar", bar)
+    monkeypatch.setattr(study, "compare", compare)
+    assert drdsgd("compare", "--resume", "--seeds", "2", "--out", tmp_path).status == 0
+    one, other = "dsgd, seed 1", "dr-dsgd, seed 1"
+    assert shown == [(12, ""), (12, one), (14, one), (15, other), (16, one), (21, other), (24, one)]
 
 
 def test_resuming_no_comparison(tmp_path: Path) -> None:

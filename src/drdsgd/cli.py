@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drdsgd import __version__
-from drdsgd.errors import Diverged, InputError, Interrupted
+from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
 from drdsgd.options import OPTIONS, parse, spelling
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _status(arguments: Sequence[str] | None) -> int:
         return _say(2, error.format_message())
     except InputError as error:
         return _say(2, str(error))
-    except Diverged as error:
+    except (Diverged, Died) as error:
         return _say(1, str(error))
     except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
         return _say(130, str(error) or "interrupted")
@@ -78,7 +78,7 @@ def _status(arguments: Sequence[str] | None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _say(2, f"{where}{error.strerror or error}; check the path, its permissions and the space on the disk")
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):  # torch has no class of its own for this
+        if not out_of_memory(error):
             raise
         return _say(2, f"not enough memory ({error}); use a smaller --batch-size, --model or number of --devices")
 
@@ -91,14 +91,15 @@ def _say(status: int, message: str) -> int:
 
 @contextmanager
 def _continued_with(command: str, out: Path, begun: Path) -> Iterator[None]:
-    """An interruption within says how to go on, if the file `begun` is there to go on from."""
+    """What ends it within says how to go on, if the file `begun` is there to go on from."""
     try:
         yield
-    except KeyboardInterrupt as stopped:
+    except (KeyboardInterrupt, Died) as stopped:
         if not begun.exists():
             raise
         said = str(stopped) or "stopped"
-        raise Interrupted(f"{said}; continue with: drdsgd {command} --out {shlex.quote(str(out))}") from None
+        kind = Died if isinstance(stopped, Died) else Interrupted
+        raise kind(f"{said}; continue with: drdsgd {command} --out {shlex.quote(str(out))}") from None
 
 
 _METAVAR = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
@@ -202,7 +203,7 @@ def train(
 
 
 @app.command()
-@_experiment_options(without=["algorithm", "seed"])
+@_experiment_options(without=["algorithm", "seed", "threads"])
 def compare(
     algorithm: Annotated[
         list[str] | None,
@@ -211,6 +212,14 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 3")] = None,
+    threads: Annotated[
+        str | None,
+        typer.Option(
+            "--threads",
+            metavar="INTEGER",
+            help="compute threads of all runs together, several of which go at once; default all cores",
+        ),
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     *,
@@ -226,7 +235,8 @@ def compare(
         plan = study.extended(stored, algorithm or (), _seeds(seeds) if seeds else (), given)
     else:
         plan = study.Study(tuple(algorithm or ("dsgd", "dr-dsgd")), _seeds(seeds or "3"), given)
-    _compare(plan, out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare", resume, "compare --resume")
+    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare"
+    _compare(plan, folder, resume, "compare --resume", None if threads is None else int(parse("threads", threads)))
 
 
 @app.command()
@@ -326,21 +336,24 @@ def report(
     print(f"report: {reports.write(runs, out or default)}")
 
 
-def _compare(plan: Study, out: Path, resume: bool, again: str) -> None:
+def _compare(plan: Study, out: Path, resume: bool, again: str, threads: int | None = None) -> None:
     """Run a study with one bar for all its runs; then the table, the picture and the report."""
     from drdsgd import plots, report, study, summary
     from drdsgd.progress import bar
-    from drdsgd.training import Progress
+    from drdsgd.records import Folder
 
     cells = plan.cells(out)
-    before = {cell.path: sum(other.experiment.rounds for other in cells[:k]) for k, cell in enumerate(cells)}
+    # rounds that each run has behind it
+    reached = {c.path: c.experiment.rounds for c in cells if Folder(c.path).status != "unfinished"}
     with _continued_with(again, out, begun=out / "study.toml"):
         with bar(_console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
 
-            def watch(cell: study.Cell, progress: Progress) -> None:
-                advance(before[cell.path] + progress.state.t, f"{cell.label}, seed {cell.experiment.seed}")
+            def watch(cell: study.Cell, t: int) -> None:
+                reached[cell.path] = t
+                advance(sum(reached.values()), f"{cell.label}, seed {cell.experiment.seed}")
 
-            records = study.compare(plan, out, resume=resume, watch=watch)
+            advance(sum(reached.values()), "")
+            records = study.compare(plan, out, resume=resume, threads=threads, watch=watch)
         _show(records)
         print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
         print(f"report: {report.write([out], out / 'report.html')}")

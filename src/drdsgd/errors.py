@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
-__all__ = ["Diverged", "InputError", "Interrupted", "one_line", "whole"]
+__all__ = ["Died", "Diverged", "InputError", "Interrupted", "one_line", "out_of_memory", "whole"]
 
 
 class InputError(ValueError):
@@ -25,6 +25,19 @@ class Diverged(ArithmeticError):
 
 class Interrupted(KeyboardInterrupt):
     """A run was asked to stop, and left a checkpoint after its last whole round."""
+
+
+class Died(RuntimeError):
+    """The process of a run was killed, or ended because of a bug; the run can be continued."""
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether that is what an exception says; torch has no class of its own for it.
+
+    >>> out_of_memory(RuntimeError("can't allocate memory: you tried 72 GB")), out_of_memory(RuntimeError("a bug"))
+    (True, False)
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error))
 
 
 def one_line(error: BaseException) -> str:

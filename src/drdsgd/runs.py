@@ -29,12 +29,14 @@ def run(
     *,
     resume: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Record:
     """Run an experiment into a folder, or continue it there; `watch` sees every round.
 
     A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. What happens
     to the process at any moment, the folder can be resumed, and ends with the same metrics. An interruption
-    (Ctrl-C) leaves a checkpoint of the last whole round; a run that diverges says so in its summary.
+    (Ctrl-C, or `stop` that says so after a round) leaves a checkpoint of the last whole round; a run that diverges
+    says so in its summary.
 
     >>> import tempfile
     >>> e = Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring")
@@ -64,23 +66,23 @@ def run(
             folder.check_network(network)
             t = start.state.t
         folder.rewind(t, e)
-        with stop_requests() as asked_to_stop:
+        with stop_requests() as asked:
             try:
                 for progress in steps:
                     t = progress.state.t
                     if progress.metrics is not None:
                         folder.append(progress.metrics)
                     watch(progress)
-                    stop = asked_to_stop()
+                    stopping = asked() or stop()
                     # only after the metrics: a checkpoint promises that all lines up to its round are there
-                    if t % e.checkpoint_every == 0 or t == e.rounds or stop:
+                    if t % e.checkpoint_every == 0 or t == e.rounds or stopping:
                         checkpoint.save(folder.checkpoint, progress)
-                    if stop:
+                    if stopping:
                         break
             except Diverged as error:
                 folder.finish("diverged", str(error))
                 raise
-            if asked_to_stop():  # also after the last round: a comparison must not go on with its next run
+            if asked() or stop():  # also after the last round: a comparison must not go on with its next run
                 raise Interrupted(f"stopped after round {t} of {e.rounds}")
         folder.finish("finished", "")
         return records.read(path)

@@ -9,26 +9,25 @@ difference between two algorithms has less noise than each of them.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drdsgd import experiment
-from drdsgd.errors import Diverged, InputError
-from drdsgd.experiment import Experiment, default_threads
+from drdsgd import experiment, workers
+from drdsgd.errors import InputError
+from drdsgd.experiment import LIMIT, Experiment, default_threads
 from drdsgd.files import write_text
 from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
 from drdsgd.records import Folder, Record, read
-from drdsgd.runs import check, check_unchanged, run
-from drdsgd.training import Progress
+from drdsgd.runs import check, check_unchanged
 
 __all__ = ["Cell", "Study", "compare", "extended", "load"]
 
-# what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired
-_OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed"))
+# what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired, and the threads, which
+# runs share
+_OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed", "threads"))
 # fields that some algorithms have and others do not: in a comparison they go to those that have them
 _OF_SOME_ALGORITHMS = {"mu": ("dr-dsgd",), "loss_clip": ("dr-dsgd",)}
 
@@ -98,25 +97,38 @@ def compare(
     out: Path,
     *,
     resume: bool = False,
-    watch: Callable[[Cell, Progress], None] = lambda cell, progress: None,
+    threads: int | None = None,
+    watch: Callable[[Cell, int], None] = lambda cell, t: None,
 ) -> list[Record]:
     """All runs of a study; one that diverges is recorded as such, and the others go on.
 
-    With `resume`, runs that are there are continued or, if finished, taken as they are.
+    `threads` is how many all runs together may use, by default as many as there are cores. Where that is enough for
+    several, so many runs go at once, each in a process of its own. `watch` sees a run and the round that it reached,
+    in which a run that is over counts as at its last. With `resume`, runs that are there are continued or, if finished,
+    taken as they are.
     """
+    budget = default_threads() if threads is None else threads
+    if not 1 <= budget < LIMIT:
+        raise InputError(f"--threads {budget}: give all runs together at least one, and fewer than {LIMIT}")
     if not resume:
         if (out / "study.toml").exists():
             raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
-        # written down, so that another machine can continue it
-        study = replace(study, options={"threads": default_threads(), **study.options})
+        # those of one run are written down, as its last bits may depend on them: another machine can continue it with
+        # more or fewer runs at once
+        runs = len(study.algorithms) * len(study.seeds)
+        study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
     cells = study.cells(out)
-    for cell in cells:
-        if cell.experiment.seed == study.seeds[0]:
-            check(cell.experiment)  # one of each kind before anything runs
-        if (folder := Folder(cell.path)).config.exists():
-            check_unchanged(folder, cell.experiment.model_dump())
-    write_text(out / "study.toml", study.to_toml())
-    return list(_records(cells, watch))
+    unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
+    jobs = [(cell.experiment, cell.path) for cell in unfinished]
+    with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t)) as team:
+        for cell in cells:
+            if cell.experiment.seed == study.seeds[0]:
+                check(cell.experiment)  # one of each kind before anything runs
+            if (folder := Folder(cell.path)).config.exists():
+                check_unchanged(folder, cell.experiment.model_dump())
+        write_text(out / "study.toml", study.to_toml())
+        team.run()
+    return [read(cell.path) for cell in cells]
 
 
 def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> Study:
@@ -129,13 +141,19 @@ def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], opt
     return Study(tuple(union), tuple(sorted({*stored.seeds, *seeds})), {**stored.options, **options})
 
 
-def _records(cells: Sequence[Cell], watch: Callable[[Cell, Progress], None]) -> Iterator[Record]:
+def _at_once(cells: Sequence[Cell], threads: int) -> int:
+    """How many of these runs go at once on so many threads.
+
+    >>> cells = Study(("dsgd", "dr-dsgd"), (0, 1), {"threads": 2}).cells(Path("out"))
+    >>> [_at_once(cells, threads) for threads in (1, 4, 64)]
+    [1, 2, 4]
+    """
     for cell in cells:
-        started = Folder(cell.path).config.exists()
-        try:
-            yield run(cell.experiment, cell.path, resume=started, watch=functools.partial(watch, cell))
-        except Diverged:
-            yield read(cell.path)
+        # one GPU serves no two runs faster than one after the other, nor has it memory for as many as there are cores;
+        # and what stands in the script that was started is known here only
+        if not cell.experiment.device.startswith("cpu") or cell.experiment.model.startswith("__main__:"):
+            return 1
+    return max(1, min(len(cells), threads // cells[0].experiment.threads)) if cells else 1
 
 
 def _label(spec: str) -> str:
@@ -160,6 +178,8 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
     for assignment in filter(None, own.split(",")):
         key, _, text = assignment.partition("=")
         name = key.strip().replace("-", "_")
+        if name == "threads":
+            raise InputError(f"--algorithm {spec}: threads are for all runs together; give --threads {text.strip()}")
         if name not in _OWN:
             raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
         fields[name] = parse(name, text)
