@@ -1,9 +1,9 @@
 """How fast is `drdsgd train` next to the loop that one would write by hand, and do both give the same numbers?
 
-The hand-written loop (`plain_loop`) is ordinary PyTorch: a list of K modules, each with its `DataLoader` and its
-`SGD`, and averaging of `state_dict`s over neighbours. It shares only the problem with the package: graph, data of
-every device, initial model. With `--batches same` its loaders yield the very samples that drdsgd draws, so models
-and accuracies must agree up to rounding; with `--batches shuffled` they shuffle, as most people would write it.
+`drdsgd bench` times single rounds; this times whole runs, and compares what comes out of them. The hand-written loop
+(`drdsgd.bench.plain`) shares only the problem with the package: graph, data of every device, initial model. With
+`--batches same` its loaders yield the very samples that drdsgd draws, so models and accuracies must agree up to
+rounding; with `--batches shuffled` they shuffle, as most people would write it.
 
     python benchmarks/plain_loop.py                          Fashion-MNIST, K=25, T=300, mu=5
     python benchmarks/plain_loop.py --batches shuffled --json OUT.json
@@ -27,7 +27,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from drdsgd import batches, runs
-from drdsgd.data import Samples
+from drdsgd.bench.plain import PlainLoop, average, datasets, shuffling
 from drdsgd.errors import Diverged, InputError
 from drdsgd.experiment import Experiment, make_data, make_graph, make_model
 from drdsgd.files import write_text
@@ -47,7 +47,6 @@ from drdsgd.metrics import Accuracy
 from drdsgd.training import Progress
 
 Draws = Literal["same", "shuffled"]
-Batch = list[Tensor]  # features [B, ...], labels [B]
 
 
 @dataclass(frozen=True)
@@ -79,77 +78,29 @@ def plain_loop(e: Experiment, draws: Draws = "same") -> Outcome:
     graph, devices = make_graph(e), make_data(e)
     initial = make_model(e, devices)
     dtype = next(initial.parameters()).dtype
-
-    def datasets(samples: Samples) -> list[TensorDataset]:
-        x = samples.x.to(dtype) * devices.scale.to(dtype) + devices.shift.to(dtype)
-        sizes = samples.sizes.tolist()
-        return [TensorDataset(*pair) for pair in zip(x.split(sizes), samples.y.split(sizes), strict=True)]
-
-    K = e.devices
-    train, test = datasets(devices.train), datasets(devices.test)
+    train, test = (datasets(devices, samples, dtype) for samples in (devices.train, devices.test))
     n = [len(dataset) for dataset in train]
-    share = [K * n[i] / sum(n) for i in range(K)] if e.reference == "samples" else [1.0] * K
-    W = [{j: 1 / (1 + max(graph.degree(i), graph.degree(j))) for j in graph.neighbors(i)} for i in range(K)]
-    for i in range(K):
-        W[i][i] = 1 - sum(W[i].values())
+    share = [e.devices * size / sum(n) for size in n] if e.reference == "samples" else [1.0] * e.devices
+    loop = PlainLoop(initial, graph, make_loaders(e, train, draws), e.eta, e.mu, share)
 
-    models = [copy.deepcopy(initial) for _ in range(K)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=e.eta) for model in models]
-    loaders = [forever(loader) for loader in make_loaders(e, train, draws)]
-    loss_function = nn.CrossEntropyLoss()
-
-    scores = [evaluate(0, models, test)]
+    scores = [evaluate(0, loop.models, test)]
     started = time.perf_counter()
     for t in range(1, e.rounds + 1):
-        for i in range(K):
-            x, y = next(loaders[i])
-            optimizers[i].zero_grad()
-            loss = loss_function(models[i](x), y)
-            weight = share[i]
-            if e.mu is not None:  # DR-DSGD: the gradient times h / mu, h = exp(loss / mu)
-                weight *= math.exp(loss.item() / e.mu) / e.mu
-            (weight * loss).backward()
-            optimizers[i].step()
-
-        states = [model.state_dict() for model in models]
-        mixed = [average([states[j] for j in W[i]], list(W[i].values())) for i in range(K)]
-        for model, state in zip(models, mixed, strict=True):
-            model.load_state_dict(state)
-
+        loop.round()
         if t % e.eval_every == 0 or t == e.rounds:
-            scores.append(evaluate(t, models, test))
+            scores.append(evaluate(t, loop.models, test))
     ended = time.perf_counter()
-    theta = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in models])
+    theta = torch.stack([nn.utils.parameters_to_vector(model.parameters()).detach() for model in loop.models])
     return Outcome(theta, scores, ended - started, ended - begun)
 
 
 def make_loaders(e: Experiment, train: Sequence[TensorDataset], draws: Draws) -> list[DataLoader[tuple[Tensor, ...]]]:
     """One loader per device: shuffling, or with a batch sampler that yields drdsgd's own draw, round after round."""
-    n = [len(dataset) for dataset in train]
     if draws == "shuffled":
-        generator = torch.Generator().manual_seed(e.seed)
-        return [
-            DataLoader(dataset, min(e.batch_size, len(dataset)), shuffle=True, drop_last=True, generator=generator)
-            for dataset in train
-        ]
-    K, T = len(train), e.rounds
-    drawn = [batches.draw(e.seed, np.arange(K), t, np.array(n), e.batch_size).tolist() for t in range(T)]
+        return shuffling(train, e.batch_size, e.seed)
+    K, T, n = len(train), e.rounds, np.array([len(dataset) for dataset in train])
+    drawn = [batches.draw(e.seed, np.arange(K), t, n, e.batch_size).tolist() for t in range(T)]
     return [DataLoader(train[i], batch_sampler=[drawn[t][i] for t in range(T)]) for i in range(K)]
-
-
-def forever(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[Batch]:
-    """The loader's batches, epoch after epoch."""
-    while True:
-        yield from loader
-
-
-def average(states: Sequence[dict[str, Tensor]], weights: Sequence[float]) -> dict[str, Tensor]:
-    """The weighted sum of state_dicts."""
-    mixed = {name: torch.zeros_like(value) for name, value in states[0].items()}
-    for state, weight in zip(states, weights, strict=True):
-        for name, value in state.items():
-            mixed[name] += weight * value
-    return mixed
 
 
 @torch.no_grad()

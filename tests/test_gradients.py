@@ -8,9 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drdsgd import models
-from drdsgd.flat import Flat
-from drdsgd.gradients import Execution, Gradient, Loss, choose_execution, make_forward, predict
+import drdsgd
+from drdsgd import data, graphs, models
+from drdsgd.flat import Flat, aligned
+from drdsgd.gradients import (
+    Execution,
+    Gradient,
+    Loss,
+    choose_execution,
+    choose_memory_format,
+    make_forward,
+    predict,
+)
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 
@@ -105,3 +114,41 @@ def test_execution_is_chosen_by_what_works() -> None:
     assert choose_execution(Flat(Branching(2, 3)), torch.ones(2, 4, 2)) == "loop"
     assert choose_execution(Flat(models.cnn((1, 8, 8), 2)), torch.ones(2, 4, 1, 8, 8)) == "loop"
     assert choose_execution(Flat(models.mlp((1, 8, 8), 2)), torch.ones(2, 4, 1, 8, 8)) == "batched"
+
+
+class Viewing(nn.Module):
+    """Convolutions as many people write them: `view` fails unless images lie as usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 36, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.convolution(x).relu().view(len(x), -1))
+        return out
+
+
+def test_images_lie_as_the_model_can_take_them() -> None:
+    x, y = torch.randn(3, 4, 3, 6, 6), torch.randint(5, (3, 4))
+    reading = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+    assert choose_memory_format(Flat(Viewing()), x[0]) == torch.contiguous_format
+    assert choose_memory_format(Flat(nn.Linear(6, 5)), x[0]) == torch.contiguous_format
+    assert choose_memory_format(Flat(reading), x[0]) == torch.channels_last
+    results = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        flat = Flat(reading.double(), memory_format)
+        theta = aligned(flat.row().repeat(3, 1))
+        losses, backward = make_forward(flat, nn.functional.cross_entropy, "loop")(theta, x.double(), y)
+        backward(torch.ones(3, dtype=torch.float64), theta)
+        results.append((losses, theta, predict(flat, theta, x.double(), "loop")))
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("model", [Viewing(), models.cnn((3, 8, 8), 5)], ids=["view", "flatten"])
+def test_convolutions_are_trained_however_they_are_written(model: nn.Module) -> None:
+    side = 6 if isinstance(model, Viewing) else 8
+    pairs = [(torch.randn(9, 3, side, side), torch.randint(5, (9,))) for _ in range(3)]
+    devices = data.from_pairs(pairs, classes=5)
+    final = drdsgd.train(model, devices, graphs.ring(3), drdsgd.dsgd(0.1), rounds=2, batch_size=4, threads=1).final
+    assert final.round == 2

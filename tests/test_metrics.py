@@ -14,7 +14,7 @@ from torch import nn
 
 from drdsgd import data
 from drdsgd.flat import Flat
-from drdsgd.metrics import Accuracy, Metrics, consensus_distance, evaluate, standard_error
+from drdsgd.metrics import Accuracy, Metrics, consensus, evaluate, standard_error
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
@@ -48,8 +48,8 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
     parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
     for execution in ("batched", "loop"):
         features = devices.test_features(theta.dtype)
-        consensus, local, per_class = evaluate(flat, theta, theta.mean(dim=0), devices, features, execution)
-        assert consensus.per_device == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
+        common, local, per_class = evaluate(flat, theta, theta.mean(dim=0), devices, features, execution)
+        assert common.per_device == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
         assert local.per_device == pytest.approx([accuracy(theta[i], *part) for i, part in enumerate(parts)])
         for c in range(3):
             here = y == c
@@ -71,10 +71,10 @@ def test_many_devices_are_evaluated_in_blocks() -> None:
 def test_consensus_distance_is_lemma_2s() -> None:
     theta = torch.randn(5, 7, dtype=torch.float64)
     J = torch.full((5, 5), 0.2, dtype=torch.float64)
-    assert consensus_distance(theta, theta.mean(dim=0)) == pytest.approx(
-        float((theta.T @ (torch.eye(5, dtype=torch.float64) - J)).norm() ** 2) / 5
-    )
-    assert math.isfinite(consensus_distance(torch.tensor([[1e30], [-1e30]]), torch.zeros(1)))
+    mean, distance = consensus(theta)
+    assert torch.equal(mean, theta.mean(dim=0))
+    assert distance == pytest.approx(float((theta.T @ (torch.eye(5, dtype=torch.float64) - J)).norm() ** 2) / 5)
+    assert math.isfinite(consensus(torch.tensor([[1e30], [-1e30]]))[1])
 
 
 def test_standard_error() -> None:

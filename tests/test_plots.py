@@ -86,3 +86,11 @@ def test_equal_values_have_a_colour_too(tmp_path: Path) -> None:
 def test_as_many_values_as_nodes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="3 numbers, but the graph has 4 nodes"):
         plots.network(graphs.ring(4), tmp_path / "graph.png", values=[1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("suffix", SIGNATURES)
+def test_cost_against_devices(tmp_path: Path, suffix: str) -> None:
+    path = plots.cost({25: [1e-4, 2e-4, 3e-4], 1000: [2e-4, 2e-4, 2.5e-4]}, tmp_path / f"cost{suffix}")
+    assert path.read_bytes().startswith(SIGNATURES[suffix])
+    if suffix == ".png":
+        assert colours(path) > 3

@@ -23,11 +23,13 @@ from drdsgd.flat import Flat
 from drdsgd.gradients import Execution, predict
 from drdsgd.parallel import Each, blocks
 
-__all__ = ["Accuracy", "Metrics", "consensus_distance", "evaluate", "standard_error"]
+__all__ = ["Accuracy", "Metrics", "consensus", "evaluate", "standard_error"]
 
 # An evaluation's forward pass takes about so many samples: enough to keep a core busy, few enough for its cache.
 # Where devices go one by one, they have convolutions, whose outputs are large.
 TOGETHER = {"batched": 1024, "loop": 128}
+# columns of theta that are averaged at once
+AVERAGED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -105,21 +107,23 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def consensus_distance(theta: Tensor, mean: Tensor, each: Each = map) -> float:
-    """Mean squared distance of the devices' models from their mean, `1/K ||theta (I - J)||_F^2`; theta [K, d].
+def consensus(theta: Tensor, each: Each = map) -> tuple[Tensor, float]:
+    """The consensus model, which is the mean [d] of the models theta [K, d], and their distance from it.
 
-    Not finite exactly if theta is not.
+    The distance is the mean of squares, `1/K ||theta (I - J)||_F^2`; it is finite exactly if theta and mean are.
 
-    >>> consensus_distance(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1.0, 0.0]))
-    1.0
+    >>> consensus(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    (tensor([1., 0.]), 1.0)
     """
 
-    def squares(some: slice) -> Tensor:
+    def columns(some: slice) -> tuple[Tensor, Tensor]:
+        mean = theta[:, some].mean(dim=0)
         # in double: a run about to diverge has distances whose square is beyond float32
-        distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
-        return distance.square()
+        return mean, torch.linalg.vector_norm(theta[:, some] - mean, dtype=torch.float64).square()
 
-    return float(torch.cat(list(each(squares, blocks(len(theta), 4)))).mean())
+    parts = blocks(theta.shape[1], AVERAGED_BYTES // theta[:, 0].nbytes)
+    means, squares = zip(*each(columns, parts), strict=True)
+    return torch.cat(means), float(torch.stack(squares).sum()) / len(theta)
 
 
 def evaluate(
@@ -132,47 +136,44 @@ def evaluate(
     """
     test, samples = data.test, TOGETHER[execution]
     sizes, starts = test.sizes.tolist(), test.starts.tolist()
-    answers = test.y.new_empty(2, len(test.y))  # of both kinds of model
+    common, local = test.y.new_empty(2, len(test.y))  # answers of the consensus model, of the local ones
 
     @torch.no_grad()  # here, because it holds for one thread only
-    def ask(job: tuple[bool, slice]) -> None:
-        of_devices, some = job
-        if of_devices:
-            local(some)
-        else:
-            answers[0, some] = predict(flat, mean[None], features[some][None], execution)[0].argmax(dim=-1)
-
-    def local(some: slice) -> None:
+    def ask(some: slice) -> None:
+        n, first, last = some.stop - some.start, starts[some.start], starts[some.stop - 1] + sizes[some.stop - 1]
         most, least = max(sizes[some]), min(sizes[some])
         # samples in columns; devices that have no more drop out
-        for columns in blocks(most, max(1, samples // (some.stop - some.start))):
-            begin, end = starts[some.start] + columns.start, starts[some.stop - 1] + columns.stop
-            if some.stop == some.start + 1 or columns.stop - columns.start == least == most:  # one after the other
-                x = features[begin:end].unflatten(0, (some.stop - some.start, -1))
-                answers[1, begin:end] = predict(flat, theta[some], x, execution).argmax(dim=-1).flatten()
+        for columns in blocks(most, max(1, samples // n)):
+            if n == 1 or columns.stop - columns.start == least == most:  # they lie one after the other
+                here = slice(first + columns.start, starts[some.stop - 1] + columns.stop)
+                answers = _answers(flat, theta[some], features[here].unflatten(0, (n, -1)), execution)
+                local[here] = answers.flatten()
                 continue
             column = torch.arange(columns.start, columns.stop, device=theta.device)
             rows = (test.sizes[some] > columns.start).nonzero().flatten()
             there = column < test.sizes[some][rows, None]
             where = (test.starts[some][rows, None] + column).clamp(max=len(test.y) - 1)  # [r, w]
             x = features.index_select(0, where.flatten()).unflatten(0, where.shape)
-            models = theta[some] if len(rows) == some.stop - some.start else theta[some][rows]  # a copy if need be
-            answers[1, where[there]] = predict(flat, models, x, execution).argmax(dim=-1)[there]
+            models = theta[some] if len(rows) == n else theta[some][rows]  # a copy only where some have dropped out
+            local[where[there]] = _answers(flat, models, x, execution)[there]
+        for part in blocks(last - first, samples):  # now, while they are in the cache
+            here = slice(first + part.start, first + part.stop)
+            common[here] = _answers(flat, mean[None], features[here][None], execution)[0]
 
-    together = max(1, samples * data.K // len(test.y))
-    jobs = [(True, some) for some in blocks(data.K, together)] + [
-        (False, some) for some in blocks(len(test.y), samples)
-    ]
-    for _ in each(ask, jobs):
+    for _ in each(ask, blocks(data.K, max(1, samples * data.K // len(test.y)))):
         pass
-    right = answers == test.y
     device = torch.repeat_interleave(test.sizes)  # of every sample
-    common, own = (
-        Accuracy.over((100.0 * torch.bincount(device[hit], minlength=data.K) / test.sizes.double()).tolist())
-        for hit in right
-    )
-    hits, all_samples = (torch.bincount(y, minlength=data.classes) for y in (test.y[right[0]], test.y))
-    return common, own, _percent(hits, all_samples)
+    accuracies = [
+        Accuracy.over((100.0 * torch.bincount(device[right], minlength=data.K) / test.sizes.double()).tolist())
+        for right in (common == test.y, local == test.y)
+    ]
+    hits, there = (torch.bincount(y, minlength=data.classes) for y in (test.y[common == test.y], test.y))
+    return accuracies[0], accuracies[1], _percent(hits, there)
+
+
+def _answers(flat: Flat, theta: Tensor, x: Tensor, execution: Execution) -> Tensor:
+    """The class that every device's model, theta [n, d], gives each of its samples x [n, m, ...]: [n, m]."""
+    return predict(flat, theta, x, execution).argmax(dim=-1)
 
 
 def _percent(hits: Tensor, sizes: Tensor) -> list[float | None]:

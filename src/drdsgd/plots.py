@@ -5,7 +5,7 @@ Lines are means over seeds, bands one standard error. The suffix of the path say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from drdsgd.summary import Groups, Measure, curve
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["curves", "network"]
+__all__ = ["cost", "curves", "network"]
 
 Array = np.ndarray[Any, Any]
 
@@ -97,6 +97,21 @@ def _draw_curve(axes: Axes, i: int, group: Sequence[Record], measure: Measure) -
             mark = "x" if record.status == "diverged" else "o"
             end = getattr(record.final.consensus, measure)
             axes.plot(record.final.round, end, mark, color=colour, fillstyle="none", zorder=4, clip_on=False)
+
+
+def cost(seconds: Mapping[int, Sequence[float]], path: Path) -> Path:
+    """Draw the cost of a device and round against the number of devices: median, lowest and highest of each."""
+    with _style():
+        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        K, times = np.array(list(seconds)), [1e6 * np.asarray(values) for values in seconds.values()]
+        middle = np.array([np.median(values) for values in times])
+        spread = [[m - values.min(), values.max() - m] for m, values in zip(middle, times, strict=True)]
+        axes.errorbar(K, middle, np.transpose(spread), color=COLOURS[0], marker="o", linewidth=1.9, capsize=4)
+        axes.axhline(middle[0], color="#777777", linestyle=":", linewidth=1.2)
+        axes.set(xscale="log", xlabel="devices K", ylabel="microseconds per device and round")
+        axes.set_ylim(bottom=0)
+        return _save(figure, path)
 
 
 def network(graph: nx.Graph, path: Path, *, values: Sequence[float] | None = None, label: str = "") -> Path:

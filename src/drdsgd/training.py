@@ -24,7 +24,7 @@ from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import Diverged, InputError, whole
 from drdsgd.flat import Flat, aligned
 from drdsgd.gradients import Loss, choose_execution, choose_memory_format, make_forward
-from drdsgd.metrics import Metrics, consensus_distance, evaluate
+from drdsgd.metrics import Metrics, consensus, evaluate
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.parallel import blocks, each_of, one_thread
 from drdsgd.round import State, init, make_round
@@ -156,13 +156,13 @@ def trajectory(
 
     def measure(progress: Progress, loss: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
-        mean = state.theta.mean(dim=0)
-        if not math.isfinite(distance := consensus_distance(state.theta, mean, each)):
+        mean, distance = consensus(state.theta, each)
+        if not math.isfinite(distance):
             # times K: models whose mean is beyond the floats are, too
             _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
-        consensus, local, per_class = evaluate(flat, state.theta, mean, data, test_features, mode, each)
+        common, local, per_class = evaluate(flat, state.theta, mean, data, test_features, mode, each)
         train_loss = float(loss.mean())
-        metrics = Metrics(state.t, consensus, local, per_class, distance, train_loss, floats_sent, seconds)
+        metrics = Metrics(state.t, common, local, per_class, distance, train_loss, floats_sent, seconds)
         return progress._replace(metrics=metrics)
 
     @one_thread()
