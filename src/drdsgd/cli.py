@@ -17,7 +17,7 @@ import typer
 
 from drdsgd import __version__
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
-from drdsgd.options import OPTIONS, parse, spelling
+from drdsgd.options import OPTIONS, parse, spelling, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -334,6 +334,38 @@ def report(
     _show(summary.find_runs(runs))
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     print(f"report: {reports.write(runs, out or default)}")
+
+
+@app.command()
+def bench(
+    cases: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CASE]...", help="mlp, cnn, load, scale, evaluation, study, start; default all"),
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="turns of every side")] = 7,
+    out: Annotated[Path, typer.Option("--out", help="all numbers, as JSON")] = Path("bench.json"),
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="a picture of cost against K, from the case scale")
+    ] = None,
+) -> None:
+    """Speed on this machine: ratios to a plain loop, to the bare arithmetic, and between sizes."""
+    from drdsgd import bench as benchmarks
+    from drdsgd import plots
+    from drdsgd.progress import bar
+
+    names = cases or list(benchmarks.CASES)
+    for name in names:
+        if name not in benchmarks.CASES:
+            raise InputError(f"bench {name}: {unknown(name, list(benchmarks.CASES))}")
+    if plot is not None and "scale" not in names:
+        raise InputError(f"--plot {plot}: the picture is made from the case scale; name it, too")
+    with bar(_console(stderr=True), "measuring", len(names)) as advance:
+        results = benchmarks.run(names, repeats, advance)
+    _console().print(benchmarks.table(results))
+    benchmarks.write(results, out)
+    print(f"numbers: {out}")
+    if plot is not None:
+        print(f"picture: {plots.cost(benchmarks.costs(results), plot)}")
 
 
 def _compare(plan: Study, out: Path, resume: bool, again: str, threads: int | None = None) -> None:

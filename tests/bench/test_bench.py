@@ -81,6 +81,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert result["case"] == "start" and len(result["seconds"]["drdsgd --help"]) == 1
 
 
+def test_help_names_the_cases() -> None:
+    assert ", ".join(bench.CASES) in " ".join(program("bench", "--help").out.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
