@@ -28,8 +28,8 @@ __all__ = ["Accuracy", "Metrics", "consensus", "evaluate", "standard_error"]
 # An evaluation's forward pass takes about so many samples: enough to keep a core busy, few enough for its cache.
 # Where devices go one by one, they have convolutions, whose outputs are large.
 TOGETHER = {"batched": 1024, "loop": 128}
-# columns of theta that are averaged at once
-AVERAGED_BYTES = 2**20
+# of the models that are averaged at once
+AVERAGED_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,23 @@ def standard_error(values: Sequence[float]) -> float:
 def consensus(theta: Tensor, each: Each = map) -> tuple[Tensor, float]:
     """The consensus model, which is the mean [d] of the models theta [K, d], and their distance from it.
 
-    The distance is the mean of squares, `1/K ||theta (I - J)||_F^2`; it is finite exactly if theta and mean are.
+    The distance is the mean of squares, `1/K ||theta (I - J)||_F^2`; it is finite exactly if `K theta` is.
 
     >>> consensus(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
     (tensor([1., 0.]), 1.0)
     """
+    K, few = len(theta), AVERAGED_BYTES // theta[0].nbytes
+    sums = list(
+        each(lambda some: theta[some].sum(dim=0), blocks(K, max(few, K // 64)))
+    )  # not too many: each is a model
+    mean = torch.stack(sums).sum(dim=0) / K
 
-    def columns(some: slice) -> tuple[Tensor, Tensor]:
-        mean = theta[:, some].mean(dim=0)
+    def squares(some: slice) -> Tensor:
         # in double: a run about to diverge has distances whose square is beyond float32
-        return mean, torch.linalg.vector_norm(theta[:, some] - mean, dtype=torch.float64).square()
+        distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
+        return distance.square()
 
-    parts = blocks(theta.shape[1], AVERAGED_BYTES // theta[:, 0].nbytes)
-    means, squares = zip(*each(columns, parts), strict=True)
-    return torch.cat(means), float(torch.stack(squares).sum()) / len(theta)
+    return mean, float(torch.cat(list(each(squares, blocks(K, few)))).mean())
 
 
 def evaluate(

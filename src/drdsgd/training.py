@@ -33,8 +33,8 @@ __all__ = ["Options", "Progress", "Reference", "Result", "train", "trajectory"]
 
 Reference = Literal["samples", "uniform"]
 
-# what devices that are worked on together may need: models and batches, about the size of a last-level cache
-BLOCK_BYTES = 32 * 2**20
+# what devices that are worked on together may need, models and batches: a thread's part of a last-level cache
+BLOCK_BYTES = 16 * 2**20
 
 
 class Progress(NamedTuple):
@@ -149,7 +149,8 @@ def trajectory(
         flat = Flat(model, choose_memory_format(flat, x.flatten(0, 1)))
     forward = make_forward(flat, loss, mode)
     most = 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
-    parts = blocks(mixing.K, min(most, -(-mixing.K // workers)))
+    in_turn = -(-mixing.K // (workers * max(most, 1)))  # blocks of each thread: the same number, so none waits
+    parts = blocks(mixing.K, -(-mixing.K // (workers * in_turn)))
     round = make_round(algorithm, forward, batches, engine, parts, each)
 
     test_features = data.test_features(flat.dtype)  # once: the same are needed at every evaluation
