@@ -253,7 +253,8 @@ def demo(
         if stored.algorithms != plan.algorithms or {**stored.options, **DEMO} != stored.options:
             raise InputError(f"{out} holds another comparison; use another --out")
         plan = study.extended(stored, (), plan.seeds, {})
-    _compare(plan, out, resume=begun, again=f"demo --seeds {shlex.quote(seeds)}")
+    # one by one: its runs are so short that all are done before a second process has loaded torch
+    _compare(plan, out, begun, f"demo --seeds {shlex.quote(seeds)}", threads=1)
 
 
 @app.command()
