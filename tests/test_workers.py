@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,27 +25,30 @@ from tests.killing import process, program
 from tests.program import FIELDS, SMALL, assert_same_run, drdsgd, evaluations, one_line, small
 
 BOTH = ("dsgd", "dr-dsgd")
-# their rounds take as many seconds as a file says, so that there is time to kill somebody within them
+# rounds that take as many seconds as a file says, so that there is time to kill somebody within them
 SLOW = """
 import sys, time
 from pathlib import Path
 from torch import nn
 
-WORD = Path(__file__).with_name("word")
+calls = 0
 
 class Slow(nn.Linear):
     def forward(self, x):
-        word = WORD.read_text()
+        global calls
+        calls += 1
+        word = Path(__file__).with_name("word").read_text()
         if word == "bug" and getattr(sys.modules["__main__"].__spec__, "name", "") == "drdsgd.workers":
-            raise ArithmeticError("a bug")
-        time.sleep(0.05 if word == "bug" else float(word))
+            raise RuntimeError("a bug")
+        if calls > 10:  # before that, nothing is under way
+            time.sleep(0.3 if word == "bug" else float(word))
         return super().forward(x)
 
 def net(shape, classes):
     print("a model that prints")
     return Slow(*shape, classes)
 """
-OPTIONS = [*SMALL, "--model", "slow:net", "--rounds", "600", "--eval-every", "200", "--checkpoint-every", "1000"]
+OPTIONS = [*SMALL, "--model", "slow:net", "--rounds", "100", "--eval-every", "50", "--checkpoint-every", "1000"]
 OPTIONS += ["--seeds", "1"]
 
 
@@ -138,7 +142,7 @@ def test_several_processes_give_what_one_gives(
     tmp_path: Path, slow: Callable[[str], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The same bits, in the same order, of a model that prints, and with a run that diverges."""
-    specs = ("dsgd:rounds=600,eval-every=200,checkpoint-every=200", "dr-dsgd", "dr-dsgd:mu=0.005")
+    specs = ("dsgd:rounds=100,eval-every=50,checkpoint-every=50", "dr-dsgd", "dr-dsgd:mu=0.005")
     plan = Study(specs, (0, 1), {**FIELDS, "rounds": 20, "model": "slow:net"})
     seen: list[tuple[Path, int]] = []
 
@@ -147,7 +151,7 @@ def test_several_processes_give_what_one_gives(
             slow("0")  # the worker is there: now we need not wait for it any more
         seen.append((cell.path, t))
 
-    slow("0.05")
+    slow("0.3")
     several = study.compare(plan, tmp_path / "several", threads=2, watch=watch)
     one = study.compare(plan, tmp_path / "one", threads=1)
     assert [(r.experiment, r.status, r.message) for r in several] == [(r.experiment, r.status, r.message) for r in one]
@@ -167,19 +171,19 @@ def test_several_processes_give_what_one_gives(
 def test_a_comparison_that_is_asked_to_stop_saves_every_run(
     tmp_path: Path, slow: Callable[[str], object], whole: Path
 ) -> None:
-    slow("0.05")
+    slow("0.3")
     comparison = Comparison(tmp_path / "comparison")
     os.kill(comparison.pid, signal.SIGINT)
     assert comparison.ended() == 130
     assert comparison.said() == "stopped with 2 runs unfinished"
     for run in (comparison.here, comparison.there):
-        assert 0 <= checkpoint.load(Folder(run).checkpoint).state.t < 600
+        assert 0 <= checkpoint.load(Folder(run).checkpoint).state.t < 100
     slow("0")
     comparison.assert_goes_on_to(whole)
 
 
 def test_who_asks_twice_does_not_wait(tmp_path: Path, slow: Callable[[str], object], whole: Path) -> None:
-    slow("0.05")
+    slow("0.3")
     comparison = Comparison(tmp_path / "comparison")
     slow("1000")
     time.sleep(0.5)  # now nobody finishes a round
@@ -193,7 +197,7 @@ def test_who_asks_twice_does_not_wait(tmp_path: Path, slow: Callable[[str], obje
 
 
 def test_workers_notice_that_they_are_alone(tmp_path: Path, slow: Callable[[str], object], whole: Path) -> None:
-    slow("0.05")
+    slow("0.3")
     comparison = Comparison(tmp_path / "comparison")
     os.kill(comparison.pid, signal.SIGKILL)
     assert comparison.ended() == -signal.SIGKILL
@@ -212,7 +216,7 @@ def test_workers_notice_that_they_are_alone(tmp_path: Path, slow: Callable[[str]
 def test_a_worker_that_dies_is_told_in_one_line(
     tmp_path: Path, slow: Callable[[str], object], whole: Path, death: str, says: str
 ) -> None:
-    slow("0.05")
+    slow("0.3")
     comparison = Comparison(tmp_path / "comparison")
     if death == "kill":
         os.kill(comparison.worker, signal.SIGKILL)
@@ -220,7 +224,7 @@ def test_a_worker_that_dies_is_told_in_one_line(
         slow("bug")
     assert comparison.ended() == 1
     assert comparison.said() == f"the process of the run in {comparison.there} {says}"
-    assert ("ArithmeticError: a bug" in comparison.log.read_text()) == (death == "bug")
+    assert ("RuntimeError: a bug" in comparison.log.read_text()) == (death == "bug")
     assert Folder(comparison.here).checkpoint.exists()  # the other run was asked to stop
     slow("0")
     comparison.assert_goes_on_to(whole)
@@ -330,6 +334,30 @@ def test_what_ends_our_own_run_stops_the_workers(tmp_path: Path, monkeypatch: py
     with pytest.raises(RuntimeError, match="a bug"):
         study.compare(plan, tmp_path, threads=2)
     assert_stopped(tmp_path / "dr-dsgd" / "seed-0")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_comparison_that_only_waits_can_be_interrupted(tmp_path: Path) -> None:
+    plan = Study(("dsgd", "dr-dsgd:rounds=3000"), (0,), UNEVEN.options)
+    done = False
+
+    def watch(cell: Cell, t: int) -> None:
+        nonlocal done
+        if cell.label == "dsgd":
+            done = t == 6
+        elif done:  # our own run is over, and in the worker's run nobody gets signals
+            done = False
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"^stopped with 1 run unfinished$"):
+        study.compare(plan, tmp_path, threads=2, watch=watch)
+    assert_stopped(tmp_path / "dr-dsgd-rounds=3000" / "seed-0")
+
+
+def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_start", lambda number, threads: subprocess.Popen(["sleep", "1000"]))
+    monkeypatch.setattr(workers, "END_WITHIN", 0.01)
+    assert workers.Worker(threads=1).end() == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("here")
