@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -30,13 +31,33 @@ class Each(Protocol):
 
 
 def each_of(threads: int) -> Each:
-    """`Each` on so many threads; to be used within `one_thread`.
+    """`Each` on so many threads, of which the caller's is one; to be used within `one_thread`.
 
     >>> with one_thread():
     ...     list(each_of(2)(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    return map if threads == 1 else _pool(threads).map
+    return map if threads == 1 else functools.partial(_shared_out, threads)
+
+
+def _shared_out(threads: int, function: Callable[[A], R], items: Iterable[A]) -> list[R]:
+    """Threads take the next item when they are free; waking one takes time, so it is woken once, not for each item."""
+    todo = list(items)
+    results: dict[int, R] = {}
+    turn = itertools.count()
+
+    def work() -> None:
+        while (i := next(turn)) < len(todo):
+            results[i] = function(todo[i])
+
+    helpers = [_pool(threads - 1).submit(work) for _ in range(min(threads, len(todo)) - 1)]
+    try:
+        work()
+    finally:
+        wait(helpers)
+    for helper in helpers:
+        helper.result()
+    return [results[i] for i in range(len(todo))]
 
 
 def blocks(n: int, most: int) -> list[slice]:
