@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import shlex
 import subprocess
@@ -9,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from drdsgd import bench
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -65,3 +69,16 @@ def test_links_lead_somewhere() -> None:
 def test_the_readmes_python_example_has_ten_lines() -> None:
     example = next(text for language, text in blocks("README.md") if language == "python")
     assert len([line for line in example.splitlines() if line.strip()]) == 10
+
+
+def test_the_page_on_speed_says_what_was_measured() -> None:
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    results = json.loads((ROOT / "docs/performance.json").read_text(encoding="utf-8"))["results"]
+    assert {r["case"] for r in results} == set(bench.CASES)
+    for r in results:
+        spread = f"{r['low']:.2f} to {r['high']:.2f}"
+        assert f"| {r['what']} | {r['against']} | {r['median']:.2f} {r['unit']} | {spread} |" in page
+        assert (
+            bench.Result(**{key: r[key] for key in (field.name for field in dataclasses.fields(bench.Result))}).reached
+            == r["reached"]
+        )

@@ -110,6 +110,9 @@ def cost(seconds: Mapping[int, Sequence[float]], path: Path) -> Path:
         axes.errorbar(K, middle, np.transpose(spread), color=COLOURS[0], marker="o", linewidth=1.9, capsize=4)
         axes.axhline(middle[0], color="#777777", linestyle=":", linewidth=1.2)
         axes.set(xscale="log", xlabel="devices K", ylabel="microseconds per device and round")
+        axes.set_xticks(K, [f"{k:,}" for k in K.tolist()])
+        axes.minorticks_off()
+        axes.margins(x=0.05)
         axes.set_ylim(bottom=0)
         return _save(figure, path)
 

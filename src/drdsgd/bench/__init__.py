@@ -325,16 +325,17 @@ def start(cores: int, repeats: int, tick: Tick) -> list[Result]:
 
 
 def study(cores: int, repeats: int, tick: Tick) -> list[Result]:
-    """A comparison of eight runs, one after another on one core and on all cores, start and report included."""
+    """A comparison of eight runs of 2,000 rounds, on one core and on all cores, start and report included."""
     seconds: dict[str, list[float]] = {"1 thread": [], f"{cores} threads": []}
     for turn in range(repeats):
         for name, threads in zip(seconds, (1, cores), strict=True):
-            if turn % 3:  # each takes long: a third of the turns must do
+            if turn % 4:  # each takes long: a quarter of the turns must do
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 command = [
                     sys.executable, "-m", "drdsgd", "compare", "--dataset", "digits", "--devices", "25", "--seeds", "4",
-                    "--rounds", "300", "--batch-size", "87", "--threads", str(threads), "--out", f"{folder}/out",
+                    "--rounds", "2000", "--batch-size", "87", "--eval-every", "50",
+                    "--threads", str(threads), "--out", f"{folder}/out",
                 ]  # fmt: skip
                 begun = time.perf_counter()
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
