@@ -63,3 +63,22 @@ def test_every_operation_stays_on_its_thread() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_threads_within_threads_do_not_wait_for_each_other() -> None:
+    each = each_of(2)
+    assert list(each(lambda i: sum(each(abs, range(-i, 0))), range(6))) == [0, 1, 3, 6, 10, 15]
+
+
+def test_after_an_error_no_more_is_begun() -> None:
+    done: list[int] = []
+
+    def step(i: int) -> None:
+        if i == 0:
+            raise ZeroDivisionError
+        done.append(i)
+        threading.Event().wait(0.05)
+
+    with pytest.raises(ZeroDivisionError):
+        list(each_of(2)(step, range(100)))
+    assert len(done) < 50

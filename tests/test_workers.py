@@ -366,7 +366,7 @@ def test_a_worker_that_is_asked_to_stop_begins_nothing_more(tmp_path: Path) -> N
     worker = workers.Worker(threads=1)
     assert worker.hear() == [("ready", None)]
     worker.give(small(rounds=3000, checkpoint_every=10**6), tmp_path / "first")
-    assert worker.hear() == [("round", 0)]
+    assert worker.hear()[0] == ("round", 0)
     worker.give(small(), tmp_path / "second")
     worker.stop()
     heard: list[tuple[str, Any]] = []

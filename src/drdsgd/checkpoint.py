@@ -36,8 +36,8 @@ def save(path: Path, progress: Progress) -> None:
     """
     state = progress.state
     tensors = {"theta": state.theta.contiguous()}
-    tensors |= {f"objective.{name}": value for name, value in state.objective.items()}
-    tensors |= {f"optimizer.{name}": value for name, value in state.optimizer.items()}
+    tensors |= {f"objective.{name}": value.contiguous() for name, value in state.objective.items()}
+    tensors |= {f"optimizer.{name}": value.contiguous() for name, value in state.optimizer.items()}
     about = {
         "format": FORMAT,
         "round": str(state.t),

@@ -358,8 +358,13 @@ def bench(
     for name in names:
         if name not in benchmarks.CASES:
             raise InputError(f"bench {name}: {unknown(name, list(benchmarks.CASES))}")
-    if plot is not None and "scale" not in names:
-        raise InputError(f"--plot {plot}: the picture is made from the case scale; name it, too")
+    if plot is not None:
+        plots.check_kind(plot)
+        if "scale" not in names:
+            raise InputError(f"--plot {plot}: the picture is made from the case scale; name it, too")
+    for path in filter(None, (out, plot)):  # now, not after some minutes
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: there is no folder {path.parent}")
     with bar(_console(stderr=True), "measuring", len(names)) as advance:
         results = benchmarks.run(names, repeats, advance)
     _console().print(benchmarks.table(results))

@@ -28,8 +28,10 @@ __all__ = ["Accuracy", "Metrics", "consensus", "evaluate", "standard_error"]
 # An evaluation's forward pass takes about so many samples: enough to keep a core busy, few enough for its cache.
 # Where devices go one by one, they have convolutions, whose outputs are large.
 TOGETHER = {"batched": 1024, "loop": 128}
-# of the models that are averaged at once
-AVERAGED_BYTES = 4 * 2**20
+# columns of theta that are averaged at once, and how much of the models is then compared with the mean at once
+AVERAGED_COLUMNS, COMPARED_BYTES = 2**14, 4 * 2**20
+# models that are asked together: they are copied where some have no more samples than others
+ASKED_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -110,23 +112,19 @@ def standard_error(values: Sequence[float]) -> float:
 def consensus(theta: Tensor, each: Each = map) -> tuple[Tensor, float]:
     """The consensus model, which is the mean [d] of the models theta [K, d], and their distance from it.
 
-    The distance is the mean of squares, `1/K ||theta (I - J)||_F^2`; it is finite exactly if `K theta` is.
+    The distance is the mean of squares, `1/K ||theta (I - J)||_F^2`; it is not finite where theta or the mean is not.
 
     >>> consensus(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
     (tensor([1., 0.]), 1.0)
     """
-    K, few = len(theta), AVERAGED_BYTES // theta[0].nbytes
-    sums = list(
-        each(lambda some: theta[some].sum(dim=0), blocks(K, max(few, K // 64)))
-    )  # not too many: each is a model
-    mean = torch.stack(sums).sum(dim=0) / K
+    mean = torch.cat(list(each(lambda some: theta[:, some].mean(dim=0), blocks(theta.shape[1], AVERAGED_COLUMNS))))
 
     def squares(some: slice) -> Tensor:
         # in double: a run about to diverge has distances whose square is beyond float32
         distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
         return distance.square()
 
-    return mean, float(torch.cat(list(each(squares, blocks(K, few)))).mean())
+    return mean, float(torch.cat(list(each(squares, blocks(len(theta), COMPARED_BYTES // theta[0].nbytes)))).mean())
 
 
 def evaluate(
@@ -163,7 +161,8 @@ def evaluate(
             here = slice(first + part.start, first + part.stop)
             common[here] = _answers(flat, mean[None], features[here][None], execution)[0]
 
-    for _ in each(ask, blocks(data.K, max(1, samples * data.K // len(test.y)))):
+    together = min(samples * data.K // len(test.y), ASKED_BYTES // theta[0].nbytes)
+    for _ in each(ask, blocks(data.K, together)):
         pass
     device = torch.repeat_interleave(test.sizes)  # of every sample
     accuracies = [

@@ -11,8 +11,9 @@ import ctypes
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -44,18 +45,25 @@ def _shared_out(threads: int, function: Callable[[A], R], items: Iterable[A]) ->
     """Threads take the next item when they are free; waking one takes time, so it is woken once, not for each item."""
     todo = list(items)
     results: dict[int, R] = {}
-    turn = itertools.count()
+    turn, failed = itertools.count(), threading.Event()
 
     def work() -> None:
-        while (i := next(turn)) < len(todo):
-            results[i] = function(todo[i])
+        try:
+            while (i := next(turn)) < len(todo) and not failed.is_set():
+                results[i] = function(todo[i])
+        except BaseException:
+            failed.set()
+            raise
 
-    helpers = [_pool(threads - 1).submit(work) for _ in range(min(threads, len(todo)) - 1)]
+    helpers: list[Future[None]] = []
     try:
+        helpers += [_pool(threads - 1).submit(work) for _ in range(min(threads, len(todo)) - 1)]
         work()
     finally:
-        wait(helpers)
-    for helper in helpers:
+        # one that has not begun is not needed any more, nor may it be: all threads may be busy with other things
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
         helper.result()
     return [results[i] for i in range(len(todo))]
 

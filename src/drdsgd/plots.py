@@ -29,7 +29,7 @@ from drdsgd.summary import Groups, Measure, curve
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["cost", "curves", "network"]
+__all__ = ["check_kind", "cost", "curves", "network"]
 
 Array = np.ndarray[Any, Any]
 
@@ -173,11 +173,21 @@ def _luminance(colour: str) -> float:
     return 0.299 * r + 0.587 * g + 0.114 * b
 
 
-def _save(figure: Figure, path: Path) -> Path:
-    """Write the figure in the format of the path's suffix, whole or not at all."""
+def check_kind(path: Path) -> str:
+    """The kind of picture that a path names; one that can't be written is refused.
+
+    >>> check_kind(Path("curves.PDF"))
+    'pdf'
+    """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
         raise InputError(f"{path}: can't write a picture of that kind; end the name in .png, .pdf or .svg")
+    return kind
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Write the figure in the format of the path's suffix, whole or not at all."""
+    kind = check_kind(path)
     # without the date the same data give the same file
     stamp = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
     with replacing(path) as temporary:

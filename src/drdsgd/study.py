@@ -115,7 +115,8 @@ def compare(
             raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
         # those of one run are written down, as its last bits may depend on them: another machine can continue it with
         # more or fewer runs at once
-        runs = len(study.algorithms) * len(study.seeds)
+        plan = study.cells(out)
+        runs = len(plan) if all(map(_in_a_process, plan)) else 1
         study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
     cells = study.cells(out)
     unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
@@ -148,12 +149,16 @@ def _at_once(cells: Sequence[Cell], threads: int) -> int:
     >>> [_at_once(cells, threads) for threads in (1, 4, 64)]
     [1, 2, 4]
     """
-    for cell in cells:
-        # one GPU serves no two runs faster than one after the other, nor has it memory for as many as there are cores;
-        # and what stands in the script that was started is known here only
-        if not cell.experiment.device.startswith("cpu") or cell.experiment.model.startswith("__main__:"):
-            return 1
-    return max(1, min(len(cells), threads // cells[0].experiment.threads)) if cells else 1
+    if not cells or not all(map(_in_a_process, cells)):
+        return 1
+    return max(1, min(len(cells), threads // cells[0].experiment.threads))
+
+
+def _in_a_process(cell: Cell) -> bool:
+    """Whether a run may have a process of its own, beside others."""
+    # one GPU serves no two runs faster than one after the other, nor has it memory for as many as there are cores;
+    # and what stands in the script that was started is known here only
+    return cell.experiment.device.startswith("cpu") and not cell.experiment.model.startswith("__main__:")
 
 
 def _label(spec: str) -> str:

@@ -40,7 +40,8 @@ BLOCK_BYTES = 16 * 2**20
 class Progress(NamedTuple):
     """Where a run is: its state, what it has cost so far, and the metrics if this round was evaluated.
 
-    The next round works in the state's tensors: clone what you want to keep longer.
+    The next round works in the state's tensors: clone what you want to keep longer. Between theta's rows there may be
+    unused memory.
     """
 
     state: State
@@ -97,7 +98,7 @@ def train(
         if progress.metrics is not None:
             metrics.append(progress.metrics)
     assert state is not None
-    return Result(Flat(model).to_module(state.theta.mean(dim=0)), state.theta, metrics)
+    return Result(Flat(model).to_module(consensus(state.theta)[0]), state.theta.contiguous(), metrics)
 
 
 def trajectory(

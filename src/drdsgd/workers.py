@@ -237,6 +237,7 @@ def _start(number: int, threads: int) -> subprocess.Popen[bytes]:
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
+            "OPENBLAS_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # see cli.main
             "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
         },

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from drdsgd import bench
+from drdsgd import bench, graphs
 from drdsgd.bench import sides
+from drdsgd.errors import Died
 from tests.program import drdsgd as program
 
 
@@ -55,15 +59,89 @@ def test_sides_take_turns_in_processes_of_their_own() -> None:
 
 
 def test_a_side_that_ends_is_said_so() -> None:
-    with pytest.raises(RuntimeError, match="ended with status"):
+    with pytest.raises(Died, match="ended with status"):
         bench.in_turns({"none": ("products", {"threads": 1, "pool": True, "K": -1, "B": 3})}, 1, lambda: None)
 
 
 def test_the_arithmetic_is_that_of_the_products() -> None:
-    step = sides.products(threads=1, K=4, B=6, pool=True)
+    K, B, d = 8, 6, 109_386
+    step = sides.products(threads=1, K=K, B=B, pool=True)
     with FlopCounterMode(display=False) as counter:
         step()
-    assert counter.get_total_flops() == bench._mlp_operations(K=4, B=6)
+    # they mix by a dense matrix
+    links = 2 * graphs.erdos_renyi(K, 0.3, seed=0).number_of_edges()
+    assert counter.get_total_flops() - 2 * K * K * d == bench._mlp_operations(K, B) - 2 * (K + links) * d
+
+
+class Known:
+    """A side whose turns take a known time, three times as long while a core is busy."""
+
+    busy = False
+
+    def __init__(self, name: str, settings: dict[str, Any], spinning: bool) -> None:
+        assert spinning == (name == "plain" or settings.get("pool") is False)
+        threads, seconds = settings["threads"], {"ours": 2.0, "plain": 12.0, "products": 1.0, "large_products": 9.0}
+        self.seconds: float = seconds[name] * settings.get("K", 1) / 25 / threads
+        if settings.get("channels_last"):
+            self.seconds /= 2
+        if settings.get("eval_every"):
+            self.seconds *= 6
+        if settings.get("K") == 10_000:
+            self.seconds *= 1.5
+        self.peak_bytes = 2 * 4 * 109_386 * settings.get("K", 0) + 32 * 792 * settings.get("K", 0)
+
+    def ready(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def turn(self) -> float:
+        return self.seconds * (3 if Known.busy else 1)
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    Known.busy = True
+    yield
+    Known.busy = False
+
+
+def test_ratios_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "Side", Known)
+    monkeypatch.setattr(bench, "_a_busy_core", busy)
+    monkeypatch.setattr(bench, "_fits", lambda size: True)
+    monkeypatch.setattr(bench, "default_threads", lambda: 2)
+    ticks: list[tuple[float, str]] = []
+    names = ["mlp", "cnn", "load", "scale", "evaluation"]
+    results = bench.run(names, 4, lambda done, name: ticks.append((done, name)))
+    assert ticks[-1] == (5, "evaluation") and len(ticks) == 5 * 5
+    found = {(r.what, r.against): r.median for r in results}
+    arithmetic = 9 / 25 / 2 * bench._mlp_operations(25, 87) / (2 * 2 * 1024**3)
+    expected = {
+        ("MLP round", "plain loop"): 6,
+        ("MLP round", "bare matrix products"): 2,
+        ("its arithmetic, as fast as one large product", "plain loop"): 6 / arithmetic,
+        ("CNN round", "plain loop"): 3,
+        ("MLP round, one core busy", "quiet round"): 3,
+        ("CNN round, one core busy", "quiet round"): 3,
+        ("a device's round, K=100", "K=25"): 1,
+        ("a device's round, K=1,000", "K=25"): 1,
+        ("a device's round, K=10,000", "K=25"): 1.5,
+        ("peak memory, K=10,000", "size of theta"): 2,
+        ("evaluation, 10,000 images", "MLP round"): 5,
+    }
+    assert found == pytest.approx(expected)
+    assert {K: seconds[0] for K, seconds in bench.costs(results).items()} == pytest.approx(
+        {25: 0.04, 100: 0.04, 1_000: 0.04, 10_000: 0.06}
+    )
+
+
+def test_many_devices_are_left_out_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "Side", Known)
+    monkeypatch.setattr(bench, "_fits", lambda size: size < 2**30)
+    assert [r.what for r in bench.scale(2, 1, lambda: None)] == ["a device's round, K=100"]
+    assert "memory is enough for K=100 only" in capsys.readouterr().err
 
 
 def test_the_data_are_spread_over_all_devices() -> None:
@@ -90,6 +168,11 @@ def test_help_names_the_cases() -> None:
     [
         (["mpl"], "bench mpl: unknown, did you mean mlp?"),
         (["start", "--plot", "cost.png"], "--plot cost.png: the picture is made from the case scale; name it, too"),
+        (
+            ["scale", "--plot", "cost.gif"],
+            "cost.gif: can't write a picture of that kind; end the name in .png, .pdf or .svg",
+        ),
+        (["scale", "--plot", "nowhere/cost.png"], "nowhere/cost.png: there is no folder nowhere"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_measured(arguments: list[str], message: str, tmp_path: Path) -> None:

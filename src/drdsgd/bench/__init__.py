@@ -1,9 +1,10 @@
 """How fast is it on this machine? Ratios within one run, against a plain loop and against the bare arithmetic.
 
 Every side of a comparison is a process of its own with its own number of threads (`sides`). Sides are warmed up,
-then take turns; each turn's time is the median of its steps, and a ratio is formed of two turns that follow each
-other, so what else the machine does falls on both. The result is the median of these ratios, with the lowest and the
-highest. Where a side may choose its threads or memory format, it is run with each, and its best counts.
+then take turns, forth and back; a turn's time is the median of its steps, and a ratio is formed of two turns of the
+same repeat, so what else the machine does falls on both. The result is the median of these ratios, with the lowest and
+the highest. Where a side may choose its threads (1, 2, 4, ... all cores) or memory format, it is run with each, and its
+best counts.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from drdsgd.errors import Died
 from drdsgd.experiment import default_threads
 from drdsgd.files import write_text
+from drdsgd.graphs import erdos_renyi
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,6 +40,7 @@ TURN_SECONDS = 0.4
 MLP: dict[str, Any] = {"kind": "mlp", "K": 25, "B": 87}
 CNN: dict[str, Any] = {"kind": "cnn", "K": 10, "B": 55}
 SCALE = (25, 100, 1_000, 10_000)
+_D = 109_386  # parameters of the MLP
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,9 @@ class Side:
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[variable] = str(settings["threads"])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "drdsgd.bench.sides", name, json.dumps(settings)],
+            [sys.executable, "-P", "-m", "drdsgd.bench.sides", name, json.dumps(settings)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            start_new_session=True,  # a Ctrl-C is for us; we end them
         )  # fmt: skip
         self.peak_bytes = 0.0
         self._steps = 1
@@ -109,7 +114,8 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a side of the benchmark ended with status {self._process.wait()}: not enough memory?")
+            status = self._process.wait()
+            raise Died(f"a side of the benchmark ended with status {status}; what it said stands above")
         return json.loads(line)
 
     def close(self) -> None:
@@ -147,9 +153,9 @@ def in_turns(specs: Mapping[str, Spec], repeats: int, tick: Tick) -> Turns:
         for side in sides.values():
             side.turn()  # now each knows how many steps a turn has
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(repeats):
-            for name, side in sides.items():
-                seconds[name].append(side.turn())
+        for repeat in range(repeats):
+            for name in list(sides)[:: -1 if repeat % 2 else 1]:
+                seconds[name].append(sides[name].turn())
             tick()
         return Turns(seconds, {name: side.peak_bytes for name, side in sides.items()})
 
@@ -159,8 +165,9 @@ def _ratios(turns: Turns, above: str, below: str) -> list[float]:
 
 
 def _each_count(name: str, side: str, cores: int, **settings: Any) -> dict[str, Spec]:
-    """A side with one thread, and with one for every core."""
-    return {f"{name}, {count} threads": (side, {"threads": count, **settings}) for count in sorted({1, cores})}
+    """A side with 1, 2, 4, ... threads, up to one for every core."""
+    counts = sorted({cores, *(2**i for i in range(cores.bit_length()))})
+    return {f"{name}, {count} threads": (side, {"threads": count, **settings}) for count in counts}
 
 
 # --------------------------------------------------------------------------------------------------- the cases
@@ -182,8 +189,7 @@ def mlp(cores: int, repeats: int, tick: Tick) -> list[Result]:
     )
     ours, plain, products = (turns.best(name) for name in ("drdsgd", "plain loop", "products"))
     large = turns.best("large products")
-    round_operations = _mlp_operations(**shape)
-    share = round_operations / (2 * 1024**3 * cores)  # of a large product on every core
+    share = _mlp_operations(**shape) / (2 * 1024**3 * cores)  # of a large product on every core
     arithmetic = [share * seconds for seconds in turns.seconds[large]]
     turns.seconds[f"the arithmetic at the speed of {large}"] = arithmetic
     what = "MLP round"
@@ -198,10 +204,10 @@ def mlp(cores: int, repeats: int, tick: Tick) -> list[Result]:
 
 
 def _mlp_operations(K: int, B: int) -> int:
-    """Additions and multiplications of the products of a round: forward, backward, mixing."""
+    """Additions and multiplications of a round: forward and backward, and mixing along the graph's links."""
     sizes = [784 * 128, 128 * 64, 64 * 10]
-    d = sum(sizes) + 128 + 64 + 10
-    return 2 * K * B * (3 * sum(sizes) - sizes[0]) + 2 * K * K * d
+    weights: int = K + 2 * erdos_renyi(K, 0.3, seed=0).number_of_edges()  # as in sides.problem
+    return 2 * K * B * (3 * sum(sizes) - sizes[0]) + 2 * weights * _D
 
 
 def cnn(cores: int, repeats: int, tick: Tick) -> list[Result]:
@@ -247,9 +253,11 @@ def load(cores: int, repeats: int, tick: Tick) -> list[Result]:
 
 @contextmanager
 def _a_busy_core() -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    time.sleep(0.1)  # until it is
+    # it ends by itself, too: nobody else would stop it if we were killed
+    busy = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+    process = subprocess.Popen([sys.executable, "-P", "-c", busy])
     try:
+        time.sleep(0.1)  # until it is
         yield
     finally:
         process.kill()
@@ -262,7 +270,9 @@ def scale(cores: int, repeats: int, tick: Tick) -> list[Result]:
     The data are not counted as memory.
     """
     data = 32  # samples of a device
-    sizes = [K for K in SCALE if _fits(2.5 * K * _D * 4)]
+    sizes = [K for K in SCALE if SCALE[0] == K or _fits(2.5 * K * _D * 4)]
+    if sizes != list(SCALE):
+        print(f"bench scale: memory is enough for K={sizes[-1]:,} only", file=sys.stderr)
     turns = in_turns(
         {f"K={K}": ("ours", {"threads": cores, "kind": "mlp", "K": K, "B": 32, "degree": 6, "n": data}) for K in sizes},
         repeats,
@@ -286,15 +296,14 @@ def scale(cores: int, repeats: int, tick: Tick) -> list[Result]:
     return results
 
 
-_D = 109_386  # parameters of the MLP
-
-
 def _fits(size: float) -> bool:
-    """Whether so many bytes are free; where the system does not say, they are."""
+    """Whether so many bytes can be had; where the system does not say, they can."""
     try:
-        return size < os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
         return True
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return not available or size < available[0]
 
 
 def evaluation(cores: int, repeats: int, tick: Tick) -> list[Result]:
@@ -315,7 +324,7 @@ def start(cores: int, repeats: int, tick: Tick) -> list[Result]:
     for turn in range(repeats + 1):
         for name, arguments in commands.items():
             begun = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, "-P", *arguments], check=True, stdout=subprocess.DEVNULL)
             if turn:  # the first is the warm-up
                 seconds[name].append(time.perf_counter() - begun)
         if turn:
@@ -333,12 +342,14 @@ def study(cores: int, repeats: int, tick: Tick) -> list[Result]:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 command = [
-                    sys.executable, "-m", "drdsgd", "compare", "--dataset", "digits", "--devices", "25", "--seeds", "4",
-                    "--rounds", "2000", "--batch-size", "87", "--eval-every", "50",
+                    sys.executable, "-P", "-m", "drdsgd", "compare", "--dataset", "digits", "--devices", "25",
+                    "--seeds", "4", "--rounds", "2000", "--batch-size", "87", "--eval-every", "50",
                     "--threads", str(threads), "--out", f"{folder}/out",
                 ]  # fmt: skip
                 begun = time.perf_counter()
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise Died(f"a comparison of the benchmark failed: {' '.join(done.stderr.split())}")
                 seconds[name].append(time.perf_counter() - begun)
         tick()
     ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]

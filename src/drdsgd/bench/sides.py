@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -75,7 +75,10 @@ def plain(threads: int, B: int, channels_last: bool = False, **of: Any) -> Step:
 
 
 def products(threads: int, K: int, B: int, pool: bool) -> Step:
-    """The bare matrix products of an MLP's round: forward, backward, mixing; on torch's threads, or on ours."""
+    """The bare matrix products of an MLP's round, on torch's threads, or on ours: forward, backward, mixing.
+
+    Into tensors of their own, and mixing by a dense matrix, as one would write them down.
+    """
     widths = [784, 128, 64, 10]
     d = sum(i * o + o for i, o in itertools.pairwise(widths))
     W, theta, mixed = torch.rand(K, K), torch.rand(K, d), torch.empty(K, d)
@@ -135,12 +138,8 @@ def main() -> None:
         print(json.dumps({"seconds": seconds, "peak_bytes": _peak_bytes()}), flush=True)
 
 
-def _peak_bytes() -> float:
-    """The most memory that this process has had, as far as the system says."""
-    try:
-        import resource
-    except ImportError:  # not everywhere
-        return math.nan
+def _peak_bytes() -> int:
+    """The most memory that this process has had."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
