@@ -41,13 +41,13 @@ def test_a_log_gets_a_line_now_and_then(clock: list[float]) -> None:
     steps = [(float(second), float(second), "note") for second in range(100)]
     said = lines(clock, 100.0, steps)
     assert len(said) == 99 // progress.LINE_EVERY
-    assert said[0] == "[red]x: 10 %, 90 s left note"
-    assert said[-1] == "[red]x: 90 %, 10 s left note"
+    assert said[0] == "[red]x: 10 %, 90 s left, note"
+    assert said[-1] == "[red]x: 90 %, 10 s left, note"
 
 
 def test_what_was_done_before_it_began_is_no_speed(clock: list[float]) -> None:
     said = lines(clock, 100.0, [(0.0, 50.0, ""), (10.0, 55.0, "note"), (20.0, 60.0, "note")])
-    assert said == ["[red]x: 55 %, 90 s left note", "[red]x: 60 %, 80 s left note"]
+    assert said == ["[red]x: 55 %, 90 s left, note", "[red]x: 60 %, 80 s left, note"]
 
 
 def test_a_short_job_says_nothing(clock: list[float]) -> None:
@@ -55,6 +55,6 @@ def test_a_short_job_says_nothing(clock: list[float]) -> None:
 
 
 def test_without_a_total_or_a_beginning_there_is_no_time_left(clock: list[float]) -> None:
-    assert lines(clock, None, [(11.0, 5.0, "note")]) == ["[red]x:  note"]
+    assert lines(clock, None, [(11.0, 5.0, "note")]) == ["[red]x: note"]
     clock[0] = 0.0
     assert lines(clock, 10.0, [(11.0, 0.0, "")]) == ["[red]x:"]

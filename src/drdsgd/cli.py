@@ -354,7 +354,7 @@ def bench(
     from drdsgd import plots
     from drdsgd.progress import bar
 
-    names = cases or list(benchmarks.CASES)
+    names = list(dict.fromkeys(cases or benchmarks.CASES))
     for name in names:
         if name not in benchmarks.CASES:
             raise InputError(f"bench {name}: {unknown(name, list(benchmarks.CASES))}")
@@ -362,13 +362,17 @@ def bench(
         plots.check_kind(plot)
         if "scale" not in names:
             raise InputError(f"--plot {plot}: the picture is made from the case scale; name it, too")
-    for path in filter(None, (out, plot)):  # now, not after some minutes
-        if not path.parent.is_dir():
-            raise InputError(f"{path}: there is no folder {path.parent}")
+    for option, path in {"--out": out, "--plot": plot}.items():  # now, not after some minutes
+        if path is not None and path.is_dir():
+            raise InputError(f"{option} {path}: that is a folder; name a file in it")
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    results: list[benchmarks.Result] = []
     with bar(_console(stderr=True), "measuring", len(names)) as advance:
-        results = benchmarks.run(names, repeats, advance)
+        for found in benchmarks.run(names, repeats, advance):
+            results += found
+            benchmarks.write(results, out)  # what was measured before a Ctrl-C is kept
     _console().print(benchmarks.table(results))
-    benchmarks.write(results, out)
     print(f"numbers: {out}")
     if plot is not None:
         print(f"picture: {plots.cost(benchmarks.costs(results), plot)}")

@@ -50,6 +50,7 @@ def bar(console: Console, what: str, total: float | None) -> Iterator[Advance]:
         part = f"{100 * done / total:.0f} %" if total and done else ""
         if total and done > first:
             part += f", {(now - begun) * (total - done) / (done - first):.0f} s left"
-        console.print(f"{what}: {part} {note}".rstrip(), highlight=False, markup=False)
+        said = ", ".join(filter(None, (part, note)))
+        console.print(f"{what}: {said}".rstrip(), highlight=False, markup=False)
 
     yield line

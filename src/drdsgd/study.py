@@ -109,7 +109,7 @@ def compare(
     """
     budget = default_threads() if threads is None else threads
     if not 1 <= budget < LIMIT:
-        raise InputError(f"--threads {budget}: give all runs together at least one, and fewer than {LIMIT}")
+        raise InputError(f"--threads {budget}: all runs together need at least 1, and no machine has more than {LIMIT}")
     if not resume:
         if (out / "study.toml").exists():
             raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")

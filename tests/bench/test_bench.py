@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_ratios_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "default_threads", lambda: 2)
     ticks: list[tuple[float, str]] = []
     names = ["mlp", "cnn", "load", "scale", "evaluation"]
-    results = bench.run(names, 4, lambda done, name: ticks.append((done, name)))
+    results = list(itertools.chain(*bench.run(names, 4, lambda done, name: ticks.append((done, name)))))
     assert ticks[-1] == (5, "evaluation") and len(ticks) == 5 * 5
     found = {(r.what, r.against): r.median for r in results}
     arithmetic = 9 / 25 / 2 * bench._mlp_operations(25, 87) / (2 * 2 * 1024**3)
@@ -150,13 +151,28 @@ def test_the_data_are_spread_over_all_devices() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    said = program("bench", "start", "--repeats", "1", "--out", str(tmp_path / "bench.json"))
+    said = program("bench", "start", "start", "--repeats", "1", "--out", str(tmp_path / "bench.json"))
     assert said.status == 0
     assert "drdsgd --help" in said.out and "at most 0.3" in said.out
     written = json.loads((tmp_path / "bench.json").read_text())
     assert written["machine"]["cores"] >= 1
     (result,) = written["results"]
     assert result["case"] == "start" and len(result["seconds"]["drdsgd --help"]) == 1
+
+
+def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(cores: int, repeats: int, tick: bench.Tick) -> list[bench.Result]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(bench.CASES, "cnn", interrupted)
+    said = program("bench", "start", "cnn", "--repeats", "1", "--out", str(tmp_path / "new" / "bench.json"))
+    assert said.status == 130
+    assert [r["case"] for r in json.loads((tmp_path / "new" / "bench.json").read_text())["results"]] == ["start"]
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    said = program("bench", "start", "--out", str(tmp_path))
+    assert (said.status, said.err.strip()) == (2, f"drdsgd: --out {tmp_path}: that is a folder; name a file in it")
 
 
 def test_help_names_the_cases() -> None:
@@ -172,7 +188,6 @@ def test_help_names_the_cases() -> None:
             ["scale", "--plot", "cost.gif"],
             "cost.gif: can't write a picture of that kind; end the name in .png, .pdf or .svg",
         ),
-        (["scale", "--plot", "nowhere/cost.png"], "nowhere/cost.png: there is no folder nowhere"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_measured(arguments: list[str], message: str, tmp_path: Path) -> None:

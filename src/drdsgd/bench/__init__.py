@@ -368,14 +368,12 @@ CASES: dict[str, Case] = {
 
 def run(
     names: Sequence[str], repeats: int, tick: Callable[[float, str], None] = lambda done, name: None
-) -> list[Result]:
-    """Run some cases on all cores; `tick` hears how many are done, in parts of a case, and which is at work."""
-    results: list[Result] = []
+) -> Iterator[list[Result]]:
+    """Run some cases on all cores, one by one; `tick` hears how many are done, in parts of a case, and which is on."""
     for number, name in enumerate(names):
         tick(number, name)
         turned = functools.partial(_turned, itertools.count(1), tick, number, repeats, name)
-        results += CASES[name](default_threads(), repeats, turned)
-    return results
+        yield CASES[name](default_threads(), repeats, turned)
 
 
 def _turned(turn: Iterator[int], tick: Callable[[float, str], None], number: int, repeats: int, name: str) -> None:
