@@ -3,21 +3,26 @@
     python benchmarks/where_time_goes.py
 
 First the products of the MLP's round (K=25, B=87), next to one large product, in GFLOPS: what the library reaches on
-these shapes. Then the operations that take most time in an MLP round, an evaluation of 10,000 images, a CNN round, as
-the profiler of torch sees them (which itself takes some time).
+these shapes; and mixing of 1,000 models with 6 neighbours each, as the engine does it and by a CSR tensor. Then the
+operations that take most time in an MLP round, an evaluation of 10,000 images and a CNN round, as the profiler of torch
+sees them (which itself takes some time).
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from drdsgd import graphs
 from drdsgd.bench.sides import ours
+from drdsgd.engines.local import LocalEngine, _columns
 from drdsgd.flat import aligned
+from drdsgd.mixing import metropolis
 from drdsgd.parallel import one_thread
 
 K, B, INSIDE, OUT = 25, 87, 784, 128
@@ -53,6 +58,25 @@ def products() -> None:
         print(f"{name:34s} {operations / seconds(step) / 1e9:6.1f} GFLOPS")
 
 
+def mixing() -> None:
+    """Mixing along links, next to the product with a sparse tensor, on the same columns at a time."""
+    W = metropolis(graphs.random_regular(1000, 6)).at(0)
+    theta = aligned(torch.rand(1000, INSIDE * OUT))
+    mix = LocalEngine(metropolis(graphs.random_regular(1000, 6)), torch.float32).mix(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls CSR tensors beta
+        sparse = torch.sparse_csr_tensor(
+            torch.as_tensor(W.indptr), torch.as_tensor(W.indices), torch.as_tensor(W.data, dtype=torch.float32), W.shape
+        )
+
+    def by_csr() -> None:
+        for some in _columns(theta):
+            theta[:, some] = sparse @ theta[:, some]
+
+    engine, csr = seconds(lambda: mix(theta, donate=True), repeats=5), seconds(by_csr, repeats=5)
+    print(f"{'mixing 1,000 models by a CSR tensor':34s} {csr / engine:5.1f} times the engine's time")
+
+
 def shares(what: str, step: Callable[[], object], rounds: int) -> None:
     """The operations that take most of the time."""
     for _ in range(3):
@@ -71,6 +95,7 @@ def main() -> None:
     """Print all of it."""
     with one_thread():
         products()
+        mixing()
         shares("an MLP round", ours(threads=1, kind="mlp", K=K, B=B), rounds=20)
         evaluating = ours(threads=1, kind="mlp", K=K, B=1, eval_every=1, test=10_000)
         shares("an evaluation of 10,000 images (with a round of one sample per device)", evaluating, rounds=10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,3 +113,12 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert all(a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a)
     assert Folder(one).config.read_bytes() == Folder(other).config.read_bytes()
     assert Folder(one).network.read_bytes() == Folder(other).network.read_bytes()
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    """Wait for something that must happen soon."""
+    for _ in range(6000):
+        if happened():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen within a minute")

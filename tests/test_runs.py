@@ -42,6 +42,7 @@ from tests.program import (
     one_line,
     refused,
     small,
+    wait_for,
 )  # fmt: skip
 
 KILLED = -signal.SIGKILL
@@ -112,7 +113,8 @@ def test_killed_half_way_through_a_line_it_resumes_exactly(whole: Path, tmp_path
 
 
 def test_killed_at_random_moments_again_and_again_it_ends_the_same(tmp_path: Path) -> None:
-    arguments = ["train", *SMALL, "--rounds", "200", "--eval-every", "5", "--checkpoint-every", "7"]
+    # many rounds, so that none of these runs ends before it is killed
+    arguments = ["train", *SMALL, "--rounds", "2000", "--eval-every", "5", "--checkpoint-every", "7"]
     path, metrics, rng = tmp_path / "killed", Folder(tmp_path / "killed").metrics, random.Random(0)
     for _ in range(6):
         again = ["--resume"] if Folder(path).config.exists() else []
@@ -194,14 +196,6 @@ def stored_round(path: Path) -> int:
     from drdsgd.checkpoint import load
 
     return load(Folder(path).checkpoint).state.t
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if happened():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen within a minute")
 
 
 def interrupting_at(t: int, times: int = 1) -> Callable[[Progress], None]:

@@ -22,7 +22,7 @@ from drdsgd.errors import InputError, Interrupted
 from drdsgd.records import Folder
 from drdsgd.study import Cell, Study
 from tests.killing import process, program
-from tests.program import FIELDS, SMALL, assert_same_run, drdsgd, evaluations, one_line, small
+from tests.program import FIELDS, SMALL, assert_same_run, drdsgd, evaluations, one_line, small, wait_for
 
 BOTH = ("dsgd", "dr-dsgd")
 # rounds that take as many seconds as a file says, so that there is time to kill somebody within them
@@ -84,7 +84,7 @@ class Comparison:
         arguments = ["compare", *OPTIONS, "--threads", "2", "--out", str(path)]
         self.program: ForkServerProcess = process(program, arguments, self.log)
         self.here, self.there = path / "dsgd" / "seed-0", path / "dr-dsgd" / "seed-0"
-        until(lambda: Folder(self.there).metrics.exists() or not self.program.is_alive())
+        wait_for(lambda: Folder(self.there).metrics.exists() or not self.program.is_alive())
         assert self.program.pid is not None
         self.pid = self.program.pid
         (self.worker,) = [child for child in processes() if parent(child) == self.pid]
@@ -92,7 +92,7 @@ class Comparison:
     def ended(self) -> int | None:
         """How the program ended; the worker is gone then, or soon."""
         self.program.join(60)
-        until(lambda: self.worker not in processes())
+        wait_for(lambda: self.worker not in processes())
         return self.program.exitcode
 
     def said(self) -> str:
@@ -108,15 +108,6 @@ class Comparison:
         study.compare(study.load(self.path / "study.toml"), self.path, resume=True, threads=1)
         for label in BOTH:
             assert_same_run(self.path / label / "seed-0", whole / label / "seed-0")
-
-
-def until(seen: Callable[[], bool]) -> None:
-    """Wait for something that must happen soon."""
-    for _ in range(3000):
-        if seen():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never happened")
 
 
 def stat(pid: int) -> list[str]:
@@ -382,7 +373,7 @@ def test_a_worker_that_is_asked_to_stop_begins_nothing_more(tmp_path: Path) -> N
 def test_a_worker_that_nobody_listens_to_any_more_ends(tmp_path: Path) -> None:
     worker = workers.Worker(threads=1)
     worker.give(small(rounds=3000, checkpoint_every=10**6), tmp_path / "run")
-    until(lambda: Folder(tmp_path / "run").metrics.exists())
+    wait_for(lambda: Folder(tmp_path / "run").metrics.exists())
     assert worker.end() == 0  # without having heard a word
     assert_stopped(tmp_path / "run")
     assert records.read(tmp_path / "run").status == "unfinished"

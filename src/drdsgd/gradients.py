@@ -92,11 +92,8 @@ def choose_execution(flat: Flat, x: Tensor) -> Execution:
     """
     if flat.device.type == "cpu" and _has(flat, nn.modules.conv._ConvNd):
         return "loop"
-    try:
-        vmap(flat.apply)(flat.views(flat.row().expand(len(x), -1)), x)
-    except (RuntimeError, ValueError, NotImplementedError):
-        return "loop"
-    return "batched"
+    works = _works(lambda: vmap(flat.apply)(flat.views(flat.row().expand(len(x), -1)), x))
+    return "batched" if works else "loop"
 
 
 def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
@@ -108,14 +105,19 @@ def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
     >>> choose_memory_format(Flat(nn.Conv2d(3, 4, 3)), torch.zeros(2, 3, 8, 8))
     torch.channels_last
     """
-    usual = torch.contiguous_format
     if flat.device.type != "cpu" or x.dim() != 4 or not _has(flat, nn.Conv2d):
-        return usual
+        return torch.contiguous_format
+    works = _works(lambda: Flat(flat.module, torch.channels_last).apply(flat.views(flat.row()), x))
+    return torch.channels_last if works else torch.contiguous_format
+
+
+def _works(attempt: Callable[[], object]) -> bool:
+    """Whether a model can be run in some way."""
     try:
-        Flat(flat.module, torch.channels_last).apply(flat.views(flat.row()), x)
-    except (RuntimeError, ValueError, NotImplementedError):
-        return usual
-    return torch.channels_last
+        attempt()
+    except (RuntimeError, ValueError, NotImplementedError):  # torch and vmap have no class for what they can't do
+        return False
+    return True
 
 
 def _has(flat: Flat, kind: type[nn.Module]) -> bool:

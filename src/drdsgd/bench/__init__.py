@@ -9,7 +9,6 @@ best counts.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -143,7 +142,19 @@ Tick = Callable[[], None]
 
 
 def in_turns(specs: Mapping[str, Spec], repeats: int, tick: Tick) -> Turns:
-    """Start all sides, wait until each is warm, then let them take turns."""
+    """Let sides take turns, forth and back."""
+    with _started(specs) as sides:
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for repeat in range(repeats):
+            for name in list(sides)[:: -1 if repeat % 2 else 1]:
+                seconds[name].append(sides[name].turn())
+            tick()
+        return Turns(seconds, {name: side.peak_bytes for name, side in sides.items()})
+
+
+@contextmanager
+def _started(specs: Mapping[str, Spec]) -> Iterator[dict[str, Side]]:
+    """The sides, warm; after the block their processes are gone."""
     with ExitStack() as stack:
         sides = {}
         for name, (kind, settings) in specs.items():  # one after the other: warm-ups at once would take longer
@@ -152,12 +163,7 @@ def in_turns(specs: Mapping[str, Spec], repeats: int, tick: Tick) -> Turns:
             sides[name].ready()
         for side in sides.values():
             side.turn()  # now each knows how many steps a turn has
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for repeat in range(repeats):
-            for name in list(sides)[:: -1 if repeat % 2 else 1]:
-                seconds[name].append(sides[name].turn())
-            tick()
-        return Turns(seconds, {name: side.peak_bytes for name, side in sides.items()})
+        yield sides
 
 
 def _ratios(turns: Turns, above: str, below: str) -> list[float]:
@@ -227,13 +233,8 @@ def cnn(cores: int, repeats: int, tick: Tick) -> list[Result]:
 
 def load(cores: int, repeats: int, tick: Tick) -> list[Result]:
     """Rounds while another process keeps one core busy."""
-    with ExitStack() as stack:
-        sides = {}
-        for kind, settings in (("MLP", MLP), ("CNN", CNN)):
-            sides[kind] = Side("ours", {"threads": cores, **settings}, spinning=False)
-            stack.callback(sides[kind].close)
-            sides[kind].ready()
-            sides[kind].turn()
+    models = {"MLP": MLP, "CNN": CNN}
+    with _started({kind: ("ours", {"threads": cores, **settings}) for kind, settings in models.items()}) as sides:
         seconds: dict[str, list[float]] = {f"{kind}, {how}": [] for kind in sides for how in ("quiet", "busy")}
         for _ in range(repeats):
             for kind, side in sides.items():
@@ -247,7 +248,7 @@ def load(cores: int, repeats: int, tick: Tick) -> list[Result]:
             "load", f"{kind} round, one core busy", "quiet round",
             "times the time", 3, _ratios(turns, f"{kind}, busy", f"{kind}, quiet"), seconds if kind == "CNN" else {},
         )
-        for kind in sides
+        for kind in models
     ]  # fmt: skip
 
 
@@ -372,12 +373,12 @@ def run(
     """Run some cases on all cores, one by one; `tick` hears how many are done, in parts of a case, and which is on."""
     for number, name in enumerate(names):
         tick(number, name)
-        turned = functools.partial(_turned, itertools.count(1), tick, number, repeats, name)
-        yield CASES[name](default_threads(), repeats, turned)
+        yield CASES[name](default_threads(), repeats, _counted(tick, number, repeats, name))
 
 
-def _turned(turn: Iterator[int], tick: Callable[[float, str], None], number: int, repeats: int, name: str) -> None:
-    tick(number + next(turn) / repeats, name)
+def _counted(tick: Callable[[float, str], None], number: int, repeats: int, name: str) -> Tick:
+    turn = itertools.count(1)
+    return lambda: tick(number + next(turn) / repeats, name)
 
 
 def costs(results: Sequence[Result]) -> dict[int, list[float]]:

@@ -95,8 +95,8 @@ class LocalEngine:
         ends = torch.as_tensor(W.indptr, dtype=torch.int32, device=self._device)
 
         def weighted_sums(x: Tensor) -> Tensor:
-            # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A product with a CSR
-            # tensor was measured to take 1.5 times as long at K = 1,000 and twice as long at 10,000.
+            # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A CSR tensor was
+            # measured to take 1.3 times as long (benchmarks/where_time_goes.py).
             return nn.functional.embedding_bag(
                 columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
             )
