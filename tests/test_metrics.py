@@ -84,5 +84,5 @@ def test_standard_error() -> None:
 
 def test_metrics_survive_json() -> None:
     a = Accuracy.over([50.0, 75.0])
-    metrics = Metrics(3, a, a, [60.0, None], 0.5, 1.5, 10, 0.1)
+    metrics = Metrics(3, a, a, [60.0, None], 0.5, 1.5, [1.0, 2.0], 10, 0.1)
     assert Metrics.from_json(json.loads(json.dumps(metrics.to_json()))) == metrics

@@ -52,7 +52,8 @@ def test_the_files_are_those_of_the_design(finished: Path) -> None:
     line = json.loads(Folder(finished).metrics.read_text().splitlines()[-1])
     accuracy = {"average", "worst", "worst10", "stdev", "per_device"}
     assert line.keys() == {
-        "round", "consensus", "local", "per_class", "consensus_distance", "train_loss", "floats_sent", "seconds",
+        "round", "consensus", "local", "per_class", "consensus_distance", "train_loss", "weights", "floats_sent",
+        "seconds",
     }  # fmt: skip
     assert line["consensus"].keys() == line["local"].keys() == accuracy
     summary = json.loads(Folder(finished).summary.read_text())

@@ -70,8 +70,9 @@ class Metrics:
 
     `per_class` is the consensus model's accuracy per class (None for a class without test samples).
     `consensus_distance` is `1/K sum_i ||theta_i - mean theta||^2`. `train_loss` is the mean over devices of their
-    mini-batch loss in the last round (at round 0: in the first, before its step). `floats_sent` counts all numbers
-    sent over all links since the start, `seconds` the time spent in rounds (not in evaluations).
+    mini-batch loss in the last round (at round 0: in the first, before its step), and `weights` are those that their
+    gradients had in it. `floats_sent` counts all numbers sent over all links since the start, `seconds` the time
+    spent in rounds (not in evaluations).
     """
 
     round: int
@@ -80,6 +81,7 @@ class Metrics:
     per_class: list[float | None]
     consensus_distance: float
     train_loss: float
+    weights: list[float]
     floats_sent: int
     seconds: float
 

@@ -156,15 +156,15 @@ def trajectory(
 
     test_features = data.test_features(flat.dtype)  # once: the same are needed at every evaluation
 
-    def measure(progress: Progress, loss: Tensor) -> Progress:
+    def measure(progress: Progress, loss: Tensor, weight: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
         mean, distance = consensus(state.theta, each)
         if not math.isfinite(distance):
             # times K: models whose mean is beyond the floats are, too
             _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
         common, local, per_class = evaluate(flat, state.theta, mean, data, test_features, mode, each)
-        train_loss = float(loss.mean())
-        metrics = Metrics(state.t, common, local, per_class, distance, train_loss, floats_sent, seconds)
+        train_loss, weights = float(loss.mean()), weight.tolist()
+        metrics = Metrics(state.t, common, local, per_class, distance, train_loss, weights, floats_sent, seconds)
         return progress._replace(metrics=metrics)
 
     @one_thread()
@@ -178,7 +178,9 @@ def trajectory(
                 f"the initial model's loss on device {int((~finite).nonzero()[0])} is not finite; "
                 "check the model's initialisation and the scale of the data"
             )
-        return measure(Progress(state, 0, 0.0, None), loss)
+        weight, _ = algorithm.objective.weigh(loss, state.objective, engine.mix(0))
+        # one beyond the floats is for the first round to refuse: a run's folder is there by then, to say so
+        return measure(Progress(state, 0, 0.0, None), loss, weight.clamp(max=torch.finfo(weight.dtype).max))
 
     @one_thread()
     def advance(progress: Progress) -> Progress:
@@ -187,7 +189,7 @@ def trajectory(
         seconds = progress.seconds + time.perf_counter() - begun
         _check_finite(algorithm, state.t, info.loss, info.weight)
         progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
-        return measure(progress, info.loss) if state.t % eval_every == 0 or state.t == rounds else progress
+        return measure(progress, info.loss, info.weight) if state.t % eval_every == 0 or state.t == rounds else progress
 
     # a copy: rounds work in place
     first = beginning() if start is None else start._replace(state=_copy(start.state))
