@@ -1,0 +1,1 @@
+"""The paper, reproduced: every experiment of it, and what came of every claim."""
