@@ -52,7 +52,7 @@ def clear(difference: Estimate) -> bool:
     """
     from scipy.stats import t
 
-    return difference.n > 1 and abs(difference.mean) > t.ppf(0.975, difference.n - 1) * difference.error
+    return difference.n > 1 and abs(difference.mean) > float(t.ppf(0.975, difference.n - 1)) * difference.error
 
 
 def more(difference: Estimate, number: float = 0.0) -> Verdict:
