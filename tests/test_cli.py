@@ -150,6 +150,7 @@ WRONG = {
     "algorithm": ["sgd", ""],
     "partition": ["shard", ""],
     "scaling": ["none"],
+    "validation": [*NUMBER, "1", "1.5", "20%"],
     "reference": ["samples,uniform"],
     "execution": ["fast"],
     "dtype": ["float16"],

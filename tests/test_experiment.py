@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from drdsgd import data, graphs
+from drdsgd import data, datasets, graphs
 from drdsgd.errors import InputError
 from drdsgd.experiment import (
     Experiment,
@@ -30,7 +31,7 @@ from drdsgd.experiment import (
 from drdsgd.optimizers import Schedule
 from drdsgd.options import GRAPHS
 from drdsgd.runs import run
-from tests.program import assert_same_run, drdsgd, small
+from tests.program import assert_same_run, drdsgd, refused, small
 
 
 def npz_folder(path: Path, K: int) -> Path:
@@ -67,7 +68,7 @@ def test_its_toml_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field that does something is written down, whatever the machine's defaults are."""
     e = Experiment()
     written = tomllib.loads(e.to_toml())
-    assert written.keys() == e.model_fields_set - {"data_dir", "loss_clip", "alpha", "heterogeneity"}
+    assert written.keys() == e.model_fields_set - {"data_dir", "loss_clip", "alpha", "heterogeneity", "validation"}
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(1000))
     assert Experiment(**written) == e
     assert Experiment().threads == 1000
@@ -141,6 +142,10 @@ def test_replace_changes_a_field_and_keeps_the_others() -> None:
         ({"dataset": "synthetic", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
         ({"dataset": "synthetic", "partition": "iid"}, "--partition iid does nothing here: it needs a data set that"),
         ({"dataset": "synthetic", "scaling": "unit"}, "--scaling unit does nothing here: it needs a data set that is"),
+        (
+            {"dataset": "synthetic", "validation": 0.2},
+            "--validation 0.2 does nothing here: it needs a data set that is",
+        ),
         ({"partition": "iid", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
         ({"alpha": 0.5}, "--alpha 0.5 does nothing here: it needs --partition dirichlet"),
         ({"dataset": "digit", "shards": 2}, "--dataset digit: unknown, did you mean digits? and there is no such"),
@@ -167,6 +172,7 @@ def test_a_field_that_does_nothing_is_refused(fields: dict[str, Any], says: str)
         ({"seed": 2**63}, "--seed 9223372036854775808: input should be less than"),
         ({"algorithm": "sgd"}, "--algorithm sgd: input should be 'dsgd' or 'dr-dsgd'"),
         ({"partition": "idd"}, "--partition idd: input should be 'shards', 'dirichlet' or 'iid'"),
+        ({"validation": 1.5}, "--validation 1.5: input should be less than 1 (part of each device's training samples"),
         ({"dataset": ["digits"]}, "--dataset ['digits']: input should be a valid string"),
         ({"graph": 5}, "--graph 5: input should be a valid string"),
         ({"eval_every": "x"}, "--eval-every x: input should be a valid integer"),
@@ -244,6 +250,41 @@ def test_scaling(tmp_path: Path) -> None:
     assert float(unit.scale) == 1 / 16
     features = standard.train.x * standard.scale + standard.shift
     assert float(features.mean()) == pytest.approx(0, abs=1e-5) and float(features.std()) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("scaling", ["unit", "standard"])
+def test_validation_samples_come_from_the_training_set_and_are_not_trained_on(
+    scaling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = Experiment(devices=6, scaling=scaling)
+    whole, split = make_data(e), make_data(e.replace(validation=0.3))
+    for i in range(6):
+        rows = [
+            samples.x[int(samples.starts[i]) :][: int(samples.sizes[i])].flatten(1).tolist()
+            for samples in (whole.train, split.train, split.test)
+        ]
+        assert sorted(rows[0]) == sorted(rows[1] + rows[2])  # digits are all different, so a row is known by its pixels
+        assert len(rows[2]) == round(0.3 * len(rows[0]))
+    assert torch.equal(whole.scale, split.scale) and torch.equal(whole.shift, split.shift)
+    for other in ({"algorithm": "dsgd"}, {"eta": 0.7}, {"graph": "ring"}):
+        assert make_data(Experiment(devices=6, scaling=scaling, validation=0.3, **other)).sha256() == split.sha256()
+    assert make_data(e.replace(validation=0.3, seed=1)).sha256() != split.sha256()
+    # nothing of the test set: with none at all the data are the same
+    digits = datasets.digits()
+    untested = dataclasses.replace(digits, x_test=digits.x_test[:0], y_test=digits.y_test[:0])
+    monkeypatch.setattr(datasets, "digits", lambda: untested)
+    assert make_data(e.replace(validation=0.3)).sha256() == split.sha256()
+
+
+def test_a_run_on_validation_samples_says_so(tmp_path: Path) -> None:
+    tiny = ["--rounds", "2", "--model", "logistic", "--devices", "4", "--graph", "ring", "--threads", "1"]
+    said = drdsgd("train", *tiny, "--validation", "0.25", "--out", tmp_path / "run")
+    assert said.status == 0 and "on validation samples, not on the test set" in " ".join(said.out.split())
+    assert "on validation samples, not on the test set" in (tmp_path / "run" / "report.html").read_text()
+    assert load(tmp_path / "run" / "config.toml")["validation"] == 0.25
+    assert refused("train", "--devices", "1000", "--partition", "iid", "--validation", "0.5").startswith(
+        "device 352 has 1 training sample and can't keep one for validation: use fewer devices"
+    )
 
 
 def test_synthetic_data_are_as_different_as_it_says() -> None:

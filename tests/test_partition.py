@@ -216,6 +216,35 @@ def test_match_cannot_serve_everyone() -> None:
     message(lambda: partition.match(many, [1, 2, 3, 4, 5, 6, 0], [0]), "device 0", "1, 2, 3, 4, 5, ...")
 
 
+# --------------------------------------------------------------------- hold out
+
+
+@few
+@given(cuts(), st.floats(0.001, 0.999), seeds)
+def test_hold_out(cut: tuple[list[Indices], Indices, Indices], part: float, seed: int) -> None:
+    parts, labels, _ = cut
+    assume(min(len(rows) for rows in parts) > 1)
+    train, kept = partition.hold_out(parts, labels, part, seed)
+    assert_partition([np.union1d(*both) for both in zip(train, kept, strict=True)], len(labels), len(parts))
+    assert_partition([*train, *kept], len(labels), 2 * len(parts))  # so no row is in both
+    for rows, mine in zip(parts, kept, strict=True):
+        assert set(mine) < set(rows)
+        assert len(mine) == np.clip(round(part * len(rows)), 1, len(rows) - 1)
+        of_each = np.bincount(labels[rows], minlength=6) * len(mine) / len(rows)
+        assert np.all(np.abs(np.bincount(labels[mine], minlength=6) - of_each) < 1)
+    again = partition.hold_out(parts, labels, part, seed)
+    assert same(train, again[0]) and same(kept, again[1])
+
+
+def test_every_sample_is_as_likely_to_be_held_out() -> None:
+    labels, draws = np.array([0] * 5 + [1] * 2), 4000
+    kept = np.concatenate([partition.hold_out([np.arange(7)], labels, 0.4, seed)[1][0] for seed in range(draws)])
+    times = np.bincount(kept, minlength=7)
+    assert times.sum() == 3 * draws
+    # five standard deviations of a count: also within a label, and by the seed alone
+    assert np.all(np.abs(times - draws * 3 / 7) < 5 * np.sqrt(draws * 3 / 7 * 4 / 7))
+
+
 # ---------------------------------------------------------------- bad arguments
 
 
@@ -254,3 +283,12 @@ def test_bad_match() -> None:
     message(lambda: partition.match([], [0, 1], [0, 1]), "parts is empty")
     message(lambda: partition.match([[0], [2]], [0, 1], [0, 1]), "parts[1]", "0 to 1")
     message(lambda: partition.match([[0], [0.5]], [0, 1], [0, 1]), "parts[1]")
+
+
+def test_bad_hold_out() -> None:
+    for part in (0.0, 1.0, -0.5, float("nan")):
+        message(lambda part=part: partition.hold_out([[0, 1]], [0, 1], part), "part", repr(part))  # type: ignore[misc]
+    message(lambda: partition.hold_out([[0, 1], [2]], [0, 1, 1], 0.5), "device 1", "1 training sample")
+    message(lambda: partition.hold_out([[0, 1], []], [0, 1, 1], 0.5), "device 1", "no training samples")
+    message(lambda: partition.hold_out([[0, 3]], [0, 1, 1], 0.5), "parts[0]", "0 to 2")
+    message(lambda: partition.hold_out([[0, 1]], [0, 1], 0.5, seed=-1), "seed", "-1")

@@ -13,6 +13,7 @@ from drdsgd import graphs, plots, summary
 from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment
 from drdsgd.runs import run
+from tests.made import record
 
 SIGNATURES = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-", ".svg": b"<?xml"}
 
@@ -55,6 +56,17 @@ def test_curves_are_written_whole(groups: summary.Groups, tmp_path: Path, suffix
 def test_curves_of_one_run_and_of_hostile_labels(groups: summary.Groups, tmp_path: Path) -> None:
     label = "$x_{$ <b> _dsgd"
     assert colours(plots.curves({label: groups["dr-dsgd"][:1]}, tmp_path / "one.png")) > 10
+
+
+def test_the_axis_says_which_samples_were_scored(tmp_path: Path) -> None:
+    tested, kept = record([40, 80], dataset="digits"), record([40, 80], dataset="digits", validation=0.2)
+    for runs, label in (
+        ([tested], "test accuracy"),
+        ([kept], "validation accuracy"),
+        ([tested, kept], "validation or test accuracy"),
+    ):
+        drawn = plots.curves(summary.groups(runs), tmp_path / "curves.svg").read_text()
+        assert f"<!-- {label} in % -->" in drawn
 
 
 def test_the_same_data_give_the_same_file(groups: summary.Groups, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ NAMES = [
 OF_A_RUN = [
     "--dataset", "--data-dir", "--model", "--devices", "--rounds", "--batch-size", "--eta", "--eta-schedule", "--mu",
     "--loss-clip", "--graph", "--p", "--partition", "--shards", "--alpha", "--heterogeneity", "--scaling",
-    "--reference", "--eval-every", "--checkpoint-every", "--execution", "--dtype", "--device", "--threads",
+    "--validation", "--reference", "--eval-every", "--checkpoint-every", "--execution", "--dtype", "--device",
+    "--threads",
 ]  # fmt: skip
 COMMANDS = {
     "train": ["file", "--out", "--resume", "--algorithm", "--seed", *OF_A_RUN],

@@ -15,6 +15,7 @@ from rich.console import Console
 from drdsgd import report, summary
 from drdsgd.errors import InputError
 from drdsgd.metrics import standard_error
+from drdsgd.records import Record
 from tests.made import pair, record
 from tests.made import study as study  # a fixture
 
@@ -136,6 +137,27 @@ def test_the_terminal_table_fits_and_says_all() -> None:
     assert "dsgd: 1 of 2 runs diverged" in alone
     assert "±" not in alone
     assert "Δ" not in alone
+
+
+def test_what_was_scored_on_validation_samples_is_not_called_tested() -> None:
+    runs = [record([40, 80], algorithm=name, dataset="digits", validation=0.2) for name in ("dsgd", "dr-dsgd")]
+    tested = record([40, 80], dataset="digits")
+
+    def notes(*records: Record) -> list[str]:
+        rows = summary.table(summary.groups(records))
+        said = [note for note in summary.caveats(rows) if "validation samples" in note]
+        shown = " ".join(text_of(rows).split())
+        assert all(note in shown for note in said)
+        return said
+
+    assert notes(tested) == []
+    assert notes(*runs) == ["Accuracies are on validation samples, not on the test set"]
+    assert notes(*runs, tested) == [
+        "Accuracies of dsgd validation=0.2, dr-dsgd validation=0.2 are on validation samples, not on the test set"
+    ]
+    # the same seed, but not the same problem: never compared in a pair
+    row = summary.table(summary.groups([runs[0], tested]))[1]
+    assert row.worst_difference is not None and row.worst_difference.n == 0
 
 
 def test_a_label_in_brackets_is_no_markup() -> None:

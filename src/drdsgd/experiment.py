@@ -6,6 +6,7 @@ field that does nothing in a setting (mu with DSGD) stays empty, and is refused 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import os
@@ -75,6 +76,7 @@ class Experiment(BaseModel):
     alpha: Positive | None = None
     heterogeneity: Annotated[float, Field(ge=0)] | None = None
     scaling: Literal["unit", "standard"] | None = None
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
     reference: Literal["samples", "uniform"] = "samples"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     eval_every: Count = 10
@@ -120,6 +122,7 @@ _CONDITIONAL: dict[str, tuple[str, Callable[[dict[str, Any]], bool], Any]] = {
     "p": ("--graph erdos-renyi", lambda e: e["graph"] == "erdos-renyi", 0.3),
     "heterogeneity": ("--dataset synthetic", lambda e: e["dataset"] == "synthetic", 1.0),
     "scaling": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "unit"),
+    "validation": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], None),
     "partition": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "shards"),
     "shards": ("--partition shards", lambda e: e.get("partition") == "shards", 2),
     "alpha": ("--partition dirichlet", lambda e: e.get("partition") == "dirichlet", 0.5),
@@ -208,7 +211,11 @@ def make_graph(e: Experiment) -> nx.Graph:
 
 
 def make_data(e: Experiment) -> Devices:
-    """What every device holds: the data set, dealt to the devices by the partition."""
+    """What every device holds: the data set, dealt to the devices by the partition.
+
+    With `validation` the samples to be scored are a part of each device's training samples, and the test set is not
+    used at all.
+    """
     from drdsgd import data, datasets, partition
 
     folder = Path(e.data_dir) if e.data_dir else None
@@ -226,7 +233,7 @@ def make_data(e: Experiment) -> Devices:
         "fashion-mnist": lambda: datasets.fashion_mnist(folder),
         "cifar10": lambda: datasets.cifar10(folder),
     }[e.dataset]()
-    labels, test_labels = dataset.y_train.numpy(), dataset.y_test.numpy()
+    labels = dataset.y_train.numpy()
     if e.partition == "shards":
         assert e.shards is not None
         parts = partition.shards(labels, e.devices, e.shards, seed=e.seed)
@@ -236,7 +243,11 @@ def make_data(e: Experiment) -> Devices:
     else:
         parts = partition.iid(labels, e.devices, seed=e.seed)
     assert e.scaling is not None
-    return data.deal(dataset, parts, partition.match(parts, labels, test_labels), e.scaling)
+    if e.validation is None:
+        return data.deal(dataset, parts, partition.match(parts, labels, dataset.y_test.numpy()), e.scaling)
+    # the statistics of a standard scaling stay those of the whole training set: eta, chosen here, is for that scale
+    untested = dataclasses.replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
+    return data.deal(untested, *partition.hold_out(parts, labels, e.validation, seed=e.seed), e.scaling)
 
 
 def make_model(e: Experiment, data: Devices) -> nn.Module:

@@ -46,6 +46,9 @@ OPTIONS: dict[str, Option] = {
     "alpha": Option(float, "concentration of the dirichlet partition: small is uneven; default 0.5"),
     "heterogeneity": Option(float, "how much the devices of the synthetic data differ; 0 is IID; default 1"),
     "scaling": Option(str, "features: unit (in [0, 1]) or standard (mean 0, deviation 1); default unit"),
+    "validation": Option(
+        float, "part of each device's training samples, in (0, 1), to score in place of test samples; default none"
+    ),
     "reference": Option(str, "how much a device counts: samples (n_i / n) or uniform (1 / K); default samples"),
     "seed": Option(int, "seed of graph, partition, initial model and batches; default 0"),
     "eval_every": Option(int, "rounds between evaluations; default 10"),

@@ -3,7 +3,8 @@
 `shards` is the pathological non-IID split of the paper (and of McMahan et al., "Communication-efficient
 learning of deep networks from decentralized data", 2017); `dirichlet` that of Hsu, Qi and Brown, "Measuring
 the effects of non-identical data distribution", 2019; `iid` has no difference between devices. `match` cuts
-the test set with the same label-to-device map, so that a device is tested on what it has.
+the test set with the same label-to-device map, so that a device is tested on what it has; `hold_out` keeps a part of
+what each device has for validation, so that choices need no look at the test set.
 
 All are pure functions of their arguments and the seed.
 """
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from drdsgd.errors import InputError, whole
 
-__all__ = ["dirichlet", "iid", "match", "shards"]
+__all__ = ["dirichlet", "hold_out", "iid", "match", "shards"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -122,6 +123,41 @@ def match(parts: Sequence[npt.ArrayLike], labels: npt.ArrayLike, test_labels: np
     return _cut(np.argsort(test, kind="stable"), counts)
 
 
+def hold_out(
+    parts: Sequence[npt.ArrayLike], labels: npt.ArrayLike, part: float, seed: int = 0
+) -> tuple[list[Indices], list[Indices]]:
+    """(train, validation): of every device's n rows, m = `part` * n are kept apart, at least one and not all.
+
+    A systematic draw: the rows, shuffled and then sorted by label, stand in a line, and every (n/m)th is taken from a
+    random start. So each row is as likely as any other, and of each label the device keeps its share, to one sample.
+
+    >>> train, validation = hold_out([[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]], [0, 0, 0, 0, 1, 1, 1, 1, 2, 2], part=0.25)
+    >>> [rows.tolist() for rows in train], [rows.tolist() for rows in validation]
+    ([[0, 1, 3, 4, 6, 7], [8]], [[2, 5], [9]])
+    """
+    y = _checked("labels", labels)
+    if not 0 < part < 1:
+        raise InputError(f"part must lie in (0, 1), got {part!r}: 0.2 keeps a fifth of each device's samples apart")
+    # a stream of its own: the partition draws from the seed itself
+    rng = np.random.default_rng([whole("seed", seed, 0), 1])
+    train, validation = [], []
+    for i, rows in enumerate(_rows(parts, y)):
+        n = len(rows)
+        if n < 2:
+            raise InputError(
+                f"device {i} has {n} training sample and can't keep one for validation: "
+                "use fewer devices, or a partition that gives it more"
+            )
+        line = rng.permutation(rows)
+        line = line[np.argsort(y[line], kind="stable")]
+        m = min(max(round(part * n), 1), n - 1)
+        # in integers: k n + start takes every value below m n equally often, and so does each place in the line
+        kept = (np.arange(m) * n + rng.integers(n)) // m
+        validation.append(np.sort(line[kept]))
+        train.append(np.sort(np.delete(line, kept)))
+    return train, validation
+
+
 # ------------------------------------------------------------ shares and counts
 
 
@@ -142,15 +178,8 @@ def _largest_remainder(held: Indices, size: int) -> Indices:
 
 def _held(parts: Sequence[npt.ArrayLike], y: Indices, classes: Indices) -> Indices:
     """How many training samples of each class each device has: [K, C]."""
-    if not len(parts):
-        raise InputError("parts is empty: give one array of training indices per device")
     held = np.zeros((len(parts), len(classes)), dtype=np.int64)
-    for i, part in enumerate(parts):
-        rows = np.asarray(part)
-        if rows.size == 0:
-            raise InputError(f"device {i} has no training samples: give it some, or use fewer devices")
-        if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(y):
-            raise InputError(f"parts[{i}] must be indices from 0 to {len(y) - 1}: cut the parts from these labels")
+    for i, rows in enumerate(_rows(parts, y)):
         mine, numbers = np.unique(y[rows], return_counts=True)
         _, at, of = np.intersect1d(classes, mine, assume_unique=True, return_indices=True)
         held[i, at] = numbers[of]  # a class that is not in the test set has no column
@@ -213,6 +242,21 @@ def _checked(argument: str, labels: npt.ArrayLike) -> Indices:
     if len(bad):
         raise InputError(f"{argument}[{bad[0]}] is {y[bad[0]]}, but labels must not be negative: number from 0")
     return y.astype(np.int64)
+
+
+def _rows(parts: Sequence[npt.ArrayLike], y: Indices) -> list[Indices]:
+    """The parts as arrays, checked against the labels."""
+    if not len(parts):
+        raise InputError("parts is empty: give one array of training indices per device")
+    checked = []
+    for i, part in enumerate(parts):
+        rows = np.asarray(part)
+        if rows.size == 0:
+            raise InputError(f"device {i} has no training samples: give it some, or use fewer devices")
+        if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(y):
+            raise InputError(f"parts[{i}] must be indices from 0 to {len(y) - 1}: cut the parts from these labels")
+        checked.append(rows.astype(np.int64))
+    return checked
 
 
 def _generator(seed: int) -> np.random.Generator:

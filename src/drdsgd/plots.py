@@ -36,8 +36,8 @@ Array = np.ndarray[Any, Any]
 _FORMATS = ("png", "pdf", "svg")
 _LINES = ("-", "--", ":", "-.")
 _PANELS: dict[Measure, tuple[str, str]] = {
-    "average": ("Average over devices", "test accuracy in %"),
-    "worst": ("Worst-off device", "test accuracy in %"),
+    "average": ("Average over devices", "{} accuracy in %"),
+    "worst": ("Worst-off device", "{} accuracy in %"),
     "stdev": ("STDEV over devices", "percentage points"),
 }
 _STYLE: dict[Any, Any] = {
@@ -71,11 +71,13 @@ def curves(groups: Groups, path: Path) -> Path:
     """Draw average, worst and STDEV of the consensus model against rounds, a line and a band per group."""
     with _style():
         rows = -(-len(groups) // 4)
+        validation = [record.experiment.validation is not None for group in groups.values() for record in group]
+        samples = "test" if not any(validation) else "validation" if all(validation) else "validation or test"
         figure = Figure(figsize=(10.5, 3.3 + 0.22 * rows), layout="constrained")
         for axes, (measure, (title, unit)) in zip(figure.subplots(1, 3), _PANELS.items(), strict=True):
             for i, group in enumerate(groups.values()):
                 _draw_curve(axes, i, group, measure)
-            axes.set(title=title, xlabel="rounds", ylabel=unit)
+            axes.set(title=title, xlabel="rounds", ylabel=unit.format(samples))
             axes.set_xlim(left=0)
             axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -219,6 +219,7 @@ class Row:
     runs: int
     seeds: int  # of the finished runs, those that the means are over
     diverged: int
+    validation: bool  # whether accuracies are on samples kept for validation, not on test samples
     average: Estimate
     worst: Estimate
     worst10: Estimate
@@ -250,6 +251,7 @@ def _row(label: str, kind: Kind, group: Sequence[Record], first: Sequence[Record
         runs=len(group),
         seeds=len(ends),
         diverged=sum(record.status == "diverged" for record in group),
+        validation=group[0].experiment.validation is not None,
         average=_end(ends, kind, "average"),
         worst=_end(ends, kind, "worst"),
         worst10=_end(ends, kind, "worst10"),
@@ -271,6 +273,7 @@ def _end(ends: dict[int, Record], kind: Kind, measure: Measure) -> Estimate:
 # what, with the seed, decides about graph, data and initial model; runs that differ here have nothing in common
 _PROBLEM = (
     "dataset", "model", "devices", "graph", "p", "partition", "shards", "alpha", "heterogeneity", "scaling",
+    "validation",
 )  # fmt: skip
 
 
@@ -290,7 +293,8 @@ def final(record: Record, kind: Kind, measure: Measure) -> float:
 def rich_table(rows: Sequence[Row]) -> Table:
     """The rows for a terminal; narrow enough for 80 columns with short labels."""
     made = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    made.caption, made.caption_justify = Text("\n".join([*legend(rows), *_not_counted(rows)])), "left"
+    notes = [*legend(rows), *_not_tested(rows), *_not_counted(rows)]
+    made.caption, made.caption_justify = Text("\n".join(notes)), "left"
     compared = any(row.worst_difference is not None for row in rows)
     made.add_column("accuracy in %", overflow="fold")
     for name in ("seeds", "average", "worst", "worst 10%", "STDEV"):
@@ -326,6 +330,15 @@ def legend(rows: Sequence[Row]) -> list[str]:
     if any(row.worst_difference is not None for row in rows):
         lines.append(f"Δ difference to {rows[0].label}, in pairs of the same seed")
     return lines
+
+
+def _not_tested(rows: Sequence[Row]) -> list[str]:
+    """A number that served to choose a setting must not pass for one of the test set."""
+    chosen_on = [row.label for row in rows if row.validation and row.kind == "consensus"]
+    if not chosen_on:
+        return []
+    whose = "" if all(row.validation for row in rows) else f" of {', '.join(chosen_on)}"
+    return [f"Accuracies{whose} are on validation samples, not on the test set"]
 
 
 def _not_counted(rows: Sequence[Row]) -> list[str]:
@@ -421,7 +434,7 @@ def _basis(estimate: Estimate, seed: str = "seed") -> str:
 
 def caveats(rows: Sequence[Row]) -> list[str]:
     """What a reader of the headline should know, too."""
-    notes = _not_counted(rows)
+    notes = [*_not_tested(rows), *_not_counted(rows)]
     differences = [row.worst_difference for row in rows if row.kind == "consensus"]
     pairs = [pair for pair in differences if pair is not None and pair.n]
     few = min((pair.n for pair in pairs if pair.n > 1), default=9)
