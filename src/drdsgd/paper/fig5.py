@@ -1,0 +1,62 @@
+"""Fig. 5: worst test accuracy against rounds on geometric, ring and grid graphs; Fashion-MNIST, K = 25, mu = 6.
+
+T is not given; it is 300 here, as in Table 1. The radius of the geometric graph is not given either; see
+`graphs.geometric` for ours.
+"""
+
+from __future__ import annotations
+
+from drdsgd.paper import pairs
+from drdsgd.paper.claims import Claim, Finding, Verdict, more, paired, together
+from drdsgd.paper.plan import Comparison, Settings, base
+from drdsgd.paper.store import Done
+from drdsgd.summary import KINDS, Kind
+
+TITLE = "Fig. 5: geometric, ring and grid graphs, Fashion-MNIST, K = 25, mu = 6"
+
+GRAPHS = ("geometric", "ring", "grid")
+
+
+def cases(s: Settings) -> dict[str, Comparison]:
+    """DSGD against DR-DSGD on every graph."""
+    return {
+        graph: Comparison(
+            "fig5", f"{graph} graph", "Fashion-MNIST", 6.0, base(s, "Fashion-MNIST", K=25, T=300, graph=graph)
+        )
+        for graph in GRAPHS
+    }
+
+
+def comparisons(s: Settings) -> list[Comparison]:
+    """All of them."""
+    return list(cases(s).values())
+
+
+def claims(s: Settings, done: Done) -> list[Claim]:
+    """DR-DSGD is above DSGD on each graph, and both learn faster on the geometric one than on the ring."""
+    by_graph = cases(s)
+    return [
+        Claim(
+            "DR-DSGD's worst accuracy is above DSGD's on each graph", "above on each",
+            "holds if clear (95 % t-interval of the paired difference) and above zero on each graph, "
+            "does not if on none even above zero, else in part",
+            {kind: pairs.above_each(by_graph, s, done, kind) for kind in KINDS},
+        ),
+        Claim(
+            "Both algorithms learn faster on the geometric graph than on the ring", "fewer rounds",
+            "of the mean over rounds of the worst accuracy, geometric minus ring, paired by seed: holds if clear and "
+            "above zero for both algorithms, does not if for neither above zero, else in part",
+            {kind: faster(by_graph["geometric"], by_graph["ring"], s, done, kind) for kind in KINDS},
+        ),
+    ]  # fmt: skip
+
+
+def faster(one: Comparison, other: Comparison, s: Settings, done: Done, kind: Kind) -> Finding:
+    """Whether both algorithms' curves of the worst accuracy lie higher in one setting than in the other."""
+    words: list[str] = []
+    verdicts: list[Verdict] = []
+    for label in ("DSGD", "DR-DSGD"):
+        d = paired(*(pairs.area(c.pair(s)[label].runs(done), kind) for c in (one, other)))
+        words.append(f"{label}: {pairs.points(d, s)}")
+        verdicts.append(more(d))
+    return Finding("; ".join(words), together(verdicts))

@@ -1,0 +1,169 @@
+"""Finished runs as small records, one JSON file each: what was run, with which versions, and what came out.
+
+A record is a run's folder without what is only of use on its way: per evaluation the four measures of both models,
+and at the end the accuracy of every device. `drdsgd train RECORD.json` runs its experiment again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from drdsgd import records
+from drdsgd.errors import InputError, one_line
+from drdsgd.experiment import Experiment
+from drdsgd.files import write_text
+from drdsgd.records import Record, Status
+from drdsgd.summary import KINDS, MEASURES, Kind, Measure
+
+__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of"]
+
+# decimals that are kept of a percentage: a device has at most some thousand test samples
+DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A finished or diverged run. `curves[kind][measure]` has one value per evaluated round of `rounds`."""
+
+    name: str
+    config: dict[str, Any]
+    status: Status
+    message: str
+    versions: dict[str, str]
+    data_sha256: str
+    rho: float
+    rounds: list[int]
+    curves: dict[Kind, dict[Measure, list[float]]]
+    consensus_distance: list[float]
+    train_loss: list[float]
+    weight: list[float]  # mean over devices of the weight that their gradients had
+    per_device: dict[Kind, list[float]]  # at the last evaluation
+    floats_sent: int
+    seconds: float  # in rounds
+
+    @functools.cached_property
+    def experiment(self) -> Experiment:
+        """What was run; a config that was written before an option was there has its default."""
+        return Experiment(**self.config)
+
+    def final(self, kind: Kind, measure: Measure) -> float:
+        """A measure at the end."""
+        return self.curves[kind][measure][-1]
+
+
+Done = Mapping[Experiment, Kept]
+
+
+def name_of(e: Experiment) -> str:
+    """A name for an experiment's files: what a person looks for, and a checksum of all its fields.
+
+    >>> name_of(Experiment(algorithm="dr-dsgd", dataset="fashion-mnist", devices=25, mu=5.0, seed=3, threads=1))[:-9]
+    'fashion-mnist-K25-T300-dr-dsgd-mu5-seed3'
+    """
+    config = json.dumps(e.model_dump(exclude_none=True), sort_keys=True)
+    algorithm = e.algorithm if e.mu is None else f"{e.algorithm}-mu{e.mu:g}"
+    checksum = hashlib.sha256(config.encode()).hexdigest()[:8]
+    return f"{Path(e.dataset).name}-K{e.devices}-T{e.rounds}-{algorithm}-seed{e.seed}-{checksum}"
+
+
+def kept(record: Record) -> Kept:
+    """The small record of a run that is over."""
+    evaluations = record.metrics
+    return Kept(
+        name=name_of(record.experiment),
+        config=record.experiment.model_dump(exclude_none=True),
+        status=record.status,
+        message=record.message,
+        versions=record.versions,
+        data_sha256=record.network.data_sha256,
+        rho=record.network.rho,
+        rounds=[m.round for m in evaluations],
+        curves={
+            kind: {name: [round(getattr(getattr(m, kind), name), DECIMALS) for m in evaluations] for name in MEASURES}
+            for kind in KINDS
+        },
+        consensus_distance=[_short(m.consensus_distance) for m in evaluations],
+        train_loss=[_short(m.train_loss) for m in evaluations],
+        weight=[_short(sum(m.weights) / len(m.weights)) for m in evaluations],
+        per_device={kind: [round(a, DECIMALS) for a in getattr(record.final, kind).per_device] for kind in KINDS},
+        floats_sent=record.final.floats_sent,
+        seconds=round(record.final.seconds, 1),
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+class Store:
+    """Records in folders: those of the first are added to, the others are only read.
+
+    Those of other versions than are installed here are counted in `outdated`, and not taken.
+    """
+
+    def __init__(self, *folders: Path) -> None:
+        self.folder, self.outdated = folders[0], 0
+        self.runs: dict[Experiment, Kept] = {}
+        for run in _read(folders):
+            if _same_versions(run.versions):
+                self.runs.setdefault(run.experiment, run)
+            else:
+                self.outdated += 1
+
+    def path(self, run: Kept) -> Path:
+        """Where a run's record is."""
+        return self.folder / f"{run.name}.json"
+
+    def keep(self, run: Kept) -> None:
+        """Write a run's record."""
+        write_text(self.path(run), _text(run))
+        self.runs[run.experiment] = run
+
+
+def _text(run: Kept) -> str:
+    """JSON with a line for each field: a person can read it, and a change of one can be seen."""
+    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in asdict(run).items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _read(folders: Sequence[Path]) -> Iterator[Kept]:
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            try:
+                yield _adapter().validate_json(path.read_bytes())
+            except (ValidationError, InputError) as error:
+                raise InputError(
+                    f"{path} is not the record of a run ({one_line(error)}); remove it, and the run is done again"
+                ) from None
+
+
+@functools.cache  # slow to make
+def _adapter() -> TypeAdapter[Kept]:
+    return TypeAdapter(Kept)
+
+
+def _same_versions(versions: Mapping[str, str]) -> bool:
+    """Whether numbers made with these versions can be expected here; a patch of Python changes none."""
+
+    def that_matter(all: Mapping[str, str]) -> dict[str, str]:
+        return {**all, "python": all.get("python", "").rpartition(".")[0]}
+
+    return that_matter(versions) == that_matter(records.versions())
+
+
+def ends(runs: Sequence[Kept], kind: Kind, measure: Measure) -> dict[int, float]:
+    """A measure at the end of every run that finished, by seed."""
+    return {run.experiment.seed: run.final(kind, measure) for run in runs if run.status == "finished"}
+
+
+def diverged(runs: Sequence[Kept]) -> int:
+    """How many runs diverged."""
+    return sum(run.status == "diverged" for run in runs)
