@@ -34,7 +34,7 @@ def dsgd(
     model: nn.Module, W: list[list[float]], batch: Batch, eta: Callable[[int], float], T: int, share: list[float]
 ) -> list[nn.Module]:
     """Algorithm 1. `share` is K n_i / n (all ones where devices have equally many samples)."""
-    return _run(model, W, batch, eta, T, lambda i, loss: share[i])
+    return _run(model, W, batch, eta, T, lambda losses: share)
 
 
 def dr_dsgd(
@@ -48,7 +48,36 @@ def dr_dsgd(
     loss_clip: float = math.inf,
 ) -> list[nn.Module]:
     """Algorithm 2, with h = exp(loss / mu)."""
-    return _run(model, W, batch, eta, T, lambda i, loss: share[i] * math.exp(min(loss, loss_clip) / mu) / mu)
+
+    def weights(losses: list[float]) -> list[float]:
+        return [share[i] * math.exp(min(loss, loss_clip) / mu) / mu for i, loss in enumerate(losses)]
+
+    return _run(model, W, batch, eta, T, weights)
+
+
+def normalized_dr_dsgd(
+    model: nn.Module,
+    W: list[list[float]],
+    batch: Batch,
+    eta: Callable[[int], float],
+    T: int,
+    share: list[float],
+    mu: float,
+    loss_clip: float = math.inf,
+    b: float = 0.3,
+) -> list[nn.Module]:
+    """Algorithm 2 with weights h_i / m_i, where m is a gossiped moving average of h, itself and not its logarithm."""
+    K = len(W)
+    m: list[float] | None = None
+
+    def weights(losses: list[float]) -> list[float]:
+        nonlocal m
+        h = [share[i] * math.exp(min(losses[i], loss_clip) / mu) for i in range(K)]
+        sent = h if m is None else [(1 - b) * m[i] + b * h[i] for i in range(K)]
+        m = [sum(W[i][j] * sent[j] for j in range(K)) for i in range(K)]
+        return [h[i] / m[i] for i in range(K)]
+
+    return _run(model, W, batch, eta, T, weights)
 
 
 def _run(
@@ -57,23 +86,27 @@ def _run(
     batch: Batch,
     eta: Callable[[int], float],
     T: int,
-    weight: Callable[[int, float], float],
+    weights: Callable[[list[float]], list[float]],
 ) -> list[nn.Module]:
     K = len(W)
     devices = [copy.deepcopy(model) for _ in range(K)]
     for t in range(T):
-        # lines 2 and 3: a gradient on a mini-batch, and a half-step
-        halves: list[list[Tensor]] = []
+        # line 2: a gradient on a mini-batch
+        losses: list[float] = []
         for i in range(K):
             x, y = batch(i, t)
             devices[i].zero_grad()
             loss = nn.functional.cross_entropy(devices[i](x), y)
             loss.backward()
-            w = weight(i, float(loss.detach()))
+            losses.append(float(loss.detach()))
+        # line 3: a half-step
+        w = weights(losses)
+        halves: list[list[Tensor]] = []
+        for i in range(K):
             half = []
             for p in devices[i].parameters():
                 assert p.grad is not None
-                half.append(p.detach() - eta(t) * w * p.grad)
+                half.append(p.detach() - eta(t) * w[i] * p.grad)
             halves.append(half)
         # lines 4 and 5: send to the neighbours, and average
         for i in range(K):

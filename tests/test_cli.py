@@ -58,11 +58,18 @@ def test_graph_says_what_the_theory_says(tmp_path: Path, name: str) -> None:
         "degrees": "1 to 4, mean 1.60",
         "rho": "0.640000",
         "spectral gap 1 - sqrt(rho)": "0.200000",
+        # 6 (1 - 4/5) / (8 * 4/5)
+        "Theorem 1, mu = 6": "eta below min(0.1875 / G, 1) / L (L: bound on curvature, G: on gradients and exp(loss / mu))",
         "eta = sqrt(K / T), T = 80": "0.2500",
         "B = sqrt(K T), T = 80": "20.0",
         "picture": str(tmp_path / name),
     }
     assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_a_graph_that_averages_at_once_does_not_bound_eta(tmp_path: Path) -> None:
+    said = drdsgd("graph", "--graph", "complete", "--devices", "6", "--out", tmp_path / "a.png")
+    assert "eta below 1 / L (" in said.out
 
 
 def test_graph_of_a_file_and_of_a_seed(tmp_path: Path) -> None:
@@ -136,6 +143,7 @@ WRONG = {
     "mu": NUMBER,
     "eta": [*NUMBER, "1e7"],
     "loss-clip": NUMBER,
+    "weights": ["foo", ""],
     "p": [*NUMBER, "1.5", "30%"],
     "alpha": NUMBER,
     "heterogeneity": ["-1", "x", "nan", "inf"],

@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drdsgd import data, datasets, graphs
+from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.experiment import (
     Experiment,
@@ -28,6 +29,8 @@ from drdsgd.experiment import (
     make_model,
     make_schedule,
 )
+from drdsgd.mixing import metropolis
+from drdsgd.objectives import Weights
 from drdsgd.optimizers import Schedule
 from drdsgd.options import GRAPHS
 from drdsgd.runs import run
@@ -137,6 +140,10 @@ def test_replace_changes_a_field_and_keeps_the_others() -> None:
     [
         ({"algorithm": "dsgd", "mu": 3.0}, "--mu 3.0 does nothing here: it needs --algorithm dr-dsgd; leave it out"),
         ({"algorithm": "dsgd", "loss_clip": 3.0}, "--loss-clip 3.0 does nothing here: it needs --algorithm dr-dsgd"),
+        (
+            {"algorithm": "dsgd", "weights": "normalized"},
+            "--weights normalized does nothing here: it needs --algorithm",
+        ),
         ({"graph": "ring", "p": 0.5}, "--p 0.5 does nothing here: it needs --graph erdos-renyi"),
         ({"heterogeneity": 0.5}, "--heterogeneity 0.5 does nothing here: it needs --dataset synthetic"),
         ({"dataset": "synthetic", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
@@ -172,6 +179,7 @@ def test_a_field_that_does_nothing_is_refused(fields: dict[str, Any], says: str)
         ({"seed": 2**63}, "--seed 9223372036854775808: input should be less than"),
         ({"algorithm": "sgd"}, "--algorithm sgd: input should be 'dsgd' or 'dr-dsgd'"),
         ({"partition": "idd"}, "--partition idd: input should be 'shards', 'dirichlet' or 'iid'"),
+        ({"weights": "foo"}, "--weights foo: input should be 'as-written', 'without-mu' or 'normalized' (of dr-dsgd:"),
         ({"validation": 1.5}, "--validation 1.5: input should be less than 1 (part of each device's training samples"),
         ({"dataset": ["digits"]}, "--dataset ['digits']: input should be a valid string"),
         ({"graph": 5}, "--graph 5: input should be a valid string"),
@@ -449,12 +457,20 @@ def test_algorithms_by_name() -> None:
 
     def weights(**fields: Any) -> list[float]:
         objective = make_algorithm(Experiment(**fields)).objective
-        mix: Any = None
+        mix = LocalEngine(metropolis(graphs.complete(2)), loss.dtype).mix(0)
         return objective.weigh(loss, objective.init(torch.ones(2)), mix)[0].tolist()
 
     assert weights(algorithm="dsgd") == [1, 1]
     assert weights(mu=2.0) == pytest.approx([0.5, math.exp(1.5) / 2])
+    assert weights(mu=2.0, weights="without-mu") == pytest.approx([1.0, math.exp(1.5)])
+    assert weights(mu=2.0, weights="normalized") == pytest.approx([2 / (1 + math.exp(1.5)), 2 / (1 + math.exp(-1.5))])
     assert weights(mu=2.0, loss_clip=1.0) == pytest.approx([0.5, math.exp(0.5) / 2])
+
+
+def test_the_weights_are_the_objectives() -> None:
+    annotation = Experiment.model_fields["weights"].annotation
+    assert get_args(annotation)[0] == Weights
+    assert (Experiment().weights, Experiment(algorithm="dsgd").weights) == ("as-written", None)
 
 
 def test_an_experiment_is_made_of_the_values_it_names() -> None:

@@ -24,7 +24,7 @@ NAMES = [
 
 OF_A_RUN = [
     "--dataset", "--data-dir", "--model", "--devices", "--rounds", "--batch-size", "--eta", "--eta-schedule", "--mu",
-    "--loss-clip", "--graph", "--p", "--partition", "--shards", "--alpha", "--heterogeneity", "--scaling",
+    "--loss-clip", "--weights", "--graph", "--p", "--partition", "--shards", "--alpha", "--heterogeneity", "--scaling",
     "--validation", "--reference", "--eval-every", "--checkpoint-every", "--execution", "--dtype", "--device",
     "--threads",
 ]  # fmt: skip

@@ -82,7 +82,9 @@ def engine_models(
     return state.theta
 
 
-def reference_models(model: nn.Module, devices: data.Devices, graph: nx.Graph, mu: float | None) -> Tensor:
+def reference_models(
+    model: nn.Module, devices: data.Devices, graph: nx.Graph, mu: float | None, *, normalized: bool = False
+) -> Tensor:
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
     sizes = devices.train.sizes.tolist()
     share = [n / (sum(sizes) / K) for n in sizes]
@@ -100,7 +102,8 @@ def reference_models(model: nn.Module, devices: data.Devices, graph: nx.Graph, m
     if mu is None:
         trained = reference.dsgd(copy.deepcopy(model), W, batch, eta, T, share)
     else:
-        trained = reference.dr_dsgd(copy.deepcopy(model), W, batch, eta, T, share, mu, loss_clip=1.2)
+        robust = reference.normalized_dr_dsgd if normalized else reference.dr_dsgd
+        trained = robust(copy.deepcopy(model), W, batch, eta, T, share, mu, loss_clip=1.2)
     return torch.stack([Flat(module).row() for module in trained])
 
 
@@ -121,6 +124,20 @@ def test_the_engine_equals_the_paper_in_plain_loops(graph: nx.Graph, kind: str, 
     assert float((expected - Flat(model).row()).norm()) > 0.1  # something was learned
     for execution, blocks in WAYS:
         assert_close(engine_models(model, devices, graph, algorithm, execution, blocks), expected)
+
+
+@pytest.mark.parametrize("kind", ["erdos-renyi", "ring", "complete", "star"])
+def test_normalized_weights_equal_plain_loops(kind: str) -> None:
+    """As above, and one more number per link: the logarithms are those of the means that the loops keep."""
+    graph = GRAPHS[kind]
+    model, devices = problem("mlp", equal=False)
+    algorithm = algorithms.dr_dsgd(linear(0.3, T), 0.7, loss_clip=1.2, weights="normalized")
+    expected = reference_models(model, devices, graph, 0.7, normalized=True)
+    for execution, blocks in WAYS:
+        assert_close(engine_models(model, devices, graph, algorithm, execution, blocks, extra_floats=1), expected)
+    as_written = algorithms.dr_dsgd(linear(0.3, T), 0.7, loss_clip=1.2)
+    other = engine_models(model, devices, graph, as_written, "batched", WHOLE)
+    assert float((expected - other).norm()) > 0.1  # so this test could fail
 
 
 def test_the_complete_graph_with_average_risk_is_centralised_sgd() -> None:

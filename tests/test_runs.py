@@ -131,8 +131,11 @@ def test_killed_at_random_moments_again_and_again_it_ends_the_same(tmp_path: Pat
     assert_same_run(path, tmp_path / "whole")
 
 
-def test_resumed_between_evaluations_and_between_checkpoints_it_ends_the_same(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"rounds": 11, "eval_every": 3, "checkpoint_every": 4}
+@pytest.mark.parametrize("own", [{}, {"algorithm": "dsgd"}, {"weights": "normalized", "mu": 0.5}], ids=str)
+def test_resumed_between_evaluations_and_between_checkpoints_it_ends_the_same(
+    tmp_path: Path, own: dict[str, Any]
+) -> None:
+    fields: dict[str, Any] = {"rounds": 11, "eval_every": 3, "checkpoint_every": 4, **own}
     run(small(**fields), tmp_path / "whole")
     for t in range(12):
         path = begun(tmp_path / f"{t}", t, **fields)
@@ -386,7 +389,8 @@ def test_lost_lines_are_noticed(tmp_path: Path, keep: int) -> None:
 def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: Path) -> None:
     arguments = ["train", *SMALL, "--mu", "0.01", "--rounds", "50"]
     line = one_line(drdsgd(*arguments, "--out", tmp_path), status=1)
-    for part in ("diverged in round ", "device ", "loss ", "mu = 0.01", "smaller eta", "larger mu", "--loss-clip"):
+    cures = ("smaller eta", "larger mu", "--loss-clip", "--weights normalized")
+    for part in ("diverged in round ", "device ", "loss ", "mu = 0.01", *cures):
         assert part in line
     record = records.read(tmp_path)
     assert record.status == "diverged" and record.message == line
@@ -398,6 +402,7 @@ def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: P
     assert {name: data for name, data in contents(tmp_path).items() if name != "report.html"} == before
     # and the cure that it names
     assert drdsgd(*arguments, "--loss-clip", "0.05", "--out", tmp_path / "clipped").status == 0
+    assert drdsgd(*arguments, "--weights", "normalized", "--out", tmp_path / "normalized").status == 0
 
 
 def test_a_start_beyond_the_floats_is_refused_and_leaves_no_run(tmp_path: Path) -> None:

@@ -83,7 +83,11 @@ def test_links_that_grow_as_k_squared_are_seen() -> None:
 
 def training(K: int, eval_every: int, execution: Literal["auto", "loop"] = "auto", objective: str = "dr-dsgd") -> Work:
     """A round of K devices with two test samples each."""
-    algorithm = drdsgd.dsgd(0.1) if objective == "dsgd" else drdsgd.dr_dsgd(0.1, 6.0)
+    algorithm = {
+        "dsgd": drdsgd.dsgd(0.1),
+        "dr-dsgd": drdsgd.dr_dsgd(0.1, 6.0),
+        "normalized": drdsgd.dr_dsgd(0.1, 6.0, weights="normalized"),
+    }[objective]
     devices = data.synthetic(K, features=4, classes=3, test_samples=2)
     steps = drdsgd.trajectory(
         models.mlp((4,), 3, hidden=[5]), devices, graphs.ring(K), algorithm,
@@ -94,7 +98,7 @@ def training(K: int, eval_every: int, execution: Literal["auto", "loop"] = "auto
     return work(lambda: next(steps))
 
 
-@pytest.mark.parametrize("objective", ["dsgd", "dr-dsgd"])
+@pytest.mark.parametrize("objective", ["dsgd", "dr-dsgd", "normalized"])
 def test_a_round_takes_the_same_operations_for_any_number_of_devices(objective: str) -> None:
     few, many = training(20, 100, objective=objective), training(160, 100, objective=objective)
     assert many.operations == few.operations

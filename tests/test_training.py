@@ -57,11 +57,19 @@ def test_metrics_at_the_start_every_so_often_and_at_the_end() -> None:
     assert all(before.seconds < after.seconds for before, after in itertools.pairwise(seen))
 
 
-def test_a_run_can_go_on_from_anywhere() -> None:
+@pytest.mark.parametrize(
+    "algorithm",
+    [drdsgd.dsgd(eta=0.2), drdsgd.dr_dsgd(eta=0.2, mu=3.0), drdsgd.dr_dsgd(eta=0.2, mu=0.5, weights="normalized")],
+    ids=lambda algorithm: algorithm.name,
+)
+def test_a_run_can_go_on_from_anywhere(algorithm: Algorithm) -> None:
     # a state is taken over by the next round, so what is kept must be a copy
-    whole = [p._replace(state=p.state._replace(theta=p.state.theta.clone())) for p in drdsgd.trajectory(**options())]
+    whole = [
+        p._replace(state=p.state._replace(theta=p.state.theta.clone()))
+        for p in drdsgd.trajectory(**options(algorithm=algorithm))
+    ]
     for t in (0, 2, 3):
-        rest = list(drdsgd.trajectory(**options(start=whole[t])))
+        rest = list(drdsgd.trajectory(**options(algorithm=algorithm, start=whole[t])))
         assert [p.state.t for p in rest] == list(range(t + 1, 8))
         assert torch.equal(rest[-1].state.theta, whole[-1].state.theta)
         assert rest[-1].floats_sent == whole[-1].floats_sent
@@ -107,10 +115,21 @@ def test_a_mixing_of_your_own() -> None:
     assert torch.equal(drdsgd.train(**options(graph=metropolis(graphs.ring(K)))).theta, plain.theta)
 
 
+def test_normalized_weights_do_not_diverge_where_those_as_written_do() -> None:
+    """The feedback of a rising loss on its own step is gone: with mu = 0.001 a run goes on, and learns."""
+    normalized = drdsgd.dr_dsgd(eta=0.2, mu=0.001, weights="normalized")
+    result = drdsgd.train(**options(algorithm=normalized, rounds=100, eval_every=10))
+    assert result.final.train_loss < result.metrics[0].train_loss
+    assert all(math.isfinite(weight) for metrics in result.metrics for weight in metrics.weights)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "says"),
     [
-        (drdsgd.dr_dsgd(eta=0.2, mu=0.001), r"round 1: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip"),
+        (
+            drdsgd.dr_dsgd(eta=0.2, mu=0.001),
+            r"round 1: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip or --weights norm",
+        ),
         (drdsgd.dsgd(eta=1e38), r"round \d: the (loss|model) of device \d .*smaller eta"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drdsgd import optimizers
-from drdsgd.objectives import Objective, erm, kl_dro
+from drdsgd.objectives import Objective, Weights, erm, kl_dro
 from drdsgd.optimizers import GossipOptimizer, Schedule
 
 __all__ = ["Algorithm", "dr_dsgd", "dsgd"]
@@ -33,10 +33,13 @@ def dsgd(eta: float | Schedule) -> Algorithm:
     return Algorithm(erm(), optimizers.dsgd(eta), "DSGD")
 
 
-def dr_dsgd(eta: float | Schedule, mu: float, loss_clip: float | None = None) -> Algorithm:
+def dr_dsgd(
+    eta: float | Schedule, mu: float, loss_clip: float | None = None, weights: Weights = "as-written"
+) -> Algorithm:
     """Distributionally robust decentralized SGD (Algorithm 2; Ben Issaid, Elgabli and Bennis, TMLR 2022).
 
-    >>> isinstance(dr_dsgd(eta=0.1, mu=6.0), Algorithm)
-    True
+    >>> dr_dsgd(eta=0.1, mu=6.0).name, dr_dsgd(eta=0.1, mu=6.0, weights="normalized").name
+    ('DR-DSGD with mu = 6', 'DR-DSGD with mu = 6 and normalized weights')
     """
-    return Algorithm(kl_dro(mu, loss_clip), optimizers.dsgd(eta), f"DR-DSGD with mu = {mu:g}")
+    name = f"DR-DSGD with mu = {mu:g}" + ("" if weights == "as-written" else f" and {weights} weights")
+    return Algorithm(kl_dro(mu, loss_clip, weights), optimizers.dsgd(eta), name)

@@ -69,6 +69,7 @@ class Experiment(BaseModel):
     eta_schedule: str = "constant"
     mu: Positive | None = None
     loss_clip: Positive | None = None
+    weights: Literal["as-written", "without-mu", "normalized"] | None = None
     graph: str = "erdos-renyi"
     p: Annotated[float, Field(gt=0, le=1)] | None = None
     partition: Literal["shards", "dirichlet", "iid"] | None = None
@@ -118,6 +119,7 @@ def load(path: Path) -> dict[str, Any]:
 _CONDITIONAL: dict[str, tuple[str, Callable[[dict[str, Any]], bool], Any]] = {
     "mu": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", 6.0),
     "loss_clip": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", None),
+    "weights": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", "as-written"),
     "data_dir": ("a data set in files", lambda e: e["dataset"] in ("fashion-mnist", "cifar10"), None),
     "p": ("--graph erdos-renyi", lambda e: e["graph"] == "erdos-renyi", 0.3),
     "heterogeneity": ("--dataset synthetic", lambda e: e["dataset"] == "synthetic", 1.0),
@@ -322,10 +324,11 @@ def make_schedule(e: Experiment) -> float | Schedule:
 
 
 def make_algorithm(e: Experiment) -> Algorithm:
-    """The algorithm with the experiment's eta, mu and clip."""
+    """The algorithm with the experiment's eta, mu, clip and weights."""
     from drdsgd import algorithms
 
     if e.algorithm == "dsgd":
         return algorithms.dsgd(make_schedule(e))
     assert e.mu is not None
-    return algorithms.dr_dsgd(make_schedule(e), e.mu, e.loss_clip)
+    assert e.weights is not None
+    return algorithms.dr_dsgd(make_schedule(e), e.mu, e.loss_clip, e.weights)

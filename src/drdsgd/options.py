@@ -39,6 +39,9 @@ OPTIONS: dict[str, Option] = {
     "eta_schedule": Option(str, "constant, linear[:END], cosine[:END] (END is a part of eta) or exponential:DECAY"),
     "mu": Option(float, "robustness of dr-dsgd: small is worst case, large is average; default 6"),
     "loss_clip": Option(float, "bound on the loss inside h = exp(loss / mu) of dr-dsgd; default none"),
+    "weights": Option(
+        str, "of dr-dsgd: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip); default as-written"
+    ),
     "graph": Option(str, f"{', '.join(GRAPHS)}, or a file (edge list, .graphml, adjacency .npy)"),
     "p": Option(float, "edge probability of the erdos-renyi graph, in (0, 1]; default 0.3"),
     "partition": Option(str, "how samples are dealt to devices: shards, dirichlet or iid; default shards"),

@@ -29,7 +29,7 @@ __all__ = ["Cell", "Study", "compare", "extended", "load"]
 # runs share
 _OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed", "threads"))
 # fields that some algorithms have and others do not: in a comparison they go to those that have them
-_OF_SOME_ALGORITHMS = {"mu": ("dr-dsgd",), "loss_clip": ("dr-dsgd",)}
+_OF_SOME_ALGORITHMS = {"mu": ("dr-dsgd",), "loss_clip": ("dr-dsgd",), "weights": ("dr-dsgd",)}
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,8 @@ def _check_finite(
         device = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
         raise Diverged(
             f"diverged in round {t}: the {what} of device {device} is not finite (loss "
-            f"{float(loss[device]):g}, {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu or --loss-clip",
+            f"{float(loss[device]):g}, {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu, --loss-clip "
+            "or --weights normalized",
             round=t,
             device=device,
         )

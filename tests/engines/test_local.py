@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import networkx as nx
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from drdsgd import graphs
@@ -29,6 +33,37 @@ def test_mix_is_the_product_with_w(graph: nx.Graph, shape: tuple[int, ...]) -> N
     assert mix.floats_sent == 2 * graph.number_of_edges() * x[0].numel()
     mix(x)
     assert mix.floats_sent == 4 * graph.number_of_edges() * x[0].numel()
+
+
+GRAPHS = {"dense": graphs.complete(5), "ring": graphs.ring(40), "sparse": graphs.random_regular(60, 4, seed=0)}
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
+@given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.0, 1.0, 100.0, 1e4]))
+@settings(max_examples=25, deadline=None)
+def test_log_mean_is_the_logarithm_of_the_product(graph: nx.Graph, seed: int, spread: float) -> None:
+    """Also of numbers that are as far apart as no two floats are: all of a row counts, none overflows."""
+    K = graph.number_of_nodes()
+    x = spread * torch.randn(K, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    mix, W = LocalEngine(metropolis(graph), torch.float64).mix(0), metropolis_matrix(graph).toarray()
+    log_W = torch.as_tensor(W).log()  # log 0 = -inf off the graph
+    assert torch.allclose(mix.log_mean(x), torch.logsumexp(log_W + x, dim=1), rtol=1e-14, atol=1e-14)
+    assert mix.floats_sent == 2 * graph.number_of_edges()
+    if spread == 1:
+        assert torch.allclose(mix.log_mean(x).exp(), mix(x.exp()), rtol=1e-13)
+
+
+def test_log_mean_of_single_precision_and_of_nothing() -> None:
+    mix = LocalEngine(metropolis(graphs.ring(6)), torch.float32).mix(0)
+    x = torch.tensor([1e4, -1e4, -1e4, -1e4, -1e4, 0.0])
+    mean = mix.log_mean(x)
+    assert mean.dtype == torch.float32
+    third = math.log(3)
+    assert mean.tolist() == pytest.approx([1e4 - third, 1e4 - third, -1e4, -1e4, -third, 1e4 - third], rel=1e-6)
+    nothing = torch.tensor([-math.inf, -math.inf, -math.inf, 0.0, 0.0, math.inf])
+    assert mix.log_mean(nothing).tolist() == pytest.approx(
+        [math.inf, -math.inf, -third, math.log(2 / 3), math.inf, math.inf]
+    )
 
 
 def test_donated_memory_is_used_again_and_nothing_else_is() -> None:

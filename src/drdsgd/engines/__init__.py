@@ -25,6 +25,10 @@ class Mix(Protocol):
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...
 
+    def log_mean(self, x: Tensor, /) -> Tensor:
+        """`log(W_t exp(x))` for x [n]: means of numbers that are beyond the floats themselves."""
+        ...
+
 
 class Engine(Protocol):
     """Which of the K devices live here (`rows` [n]), and their gossip: `mix(t)` for round t."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from scipy.sparse import csr_array
@@ -21,6 +22,14 @@ CACHE_BYTES, LEAST_LINES = 2**20, 4
 Product = Callable[[Tensor], Tensor]
 
 
+class Prepared(NamedTuple):
+    """A matrix W as it is used: `x -> W x`, `x -> log(W exp(x))`, and how many messages either takes."""
+
+    product: Product
+    log_mean: Product
+    links: int
+
+
 class LocalMix:
     """Round t's gossip among all devices: `mix(x [K, ...])` is W_t x.
 
@@ -31,24 +40,30 @@ class LocalMix:
     tensor([1.5000, 1.5000, 1.5000, 1.5000])
     >>> mix.floats_sent
     12
+    >>> mix.log_mean(torch.tensor([1000.0, 1000.0, 0.0, 0.0]))  # 1000 - log 2, where exp(1000) is beyond the floats
+    tensor([999.3069, 999.3069, 999.3069, 999.3069])
     """
 
-    def __init__(self, product: Product, links: int, t: int, each: Each = map) -> None:
+    def __init__(self, W: Prepared, t: int, each: Each = map) -> None:
         self.t = t
         self.floats_sent = 0
-        self._product, self._links, self._each = product, links, each
+        self._W, self._each = W, each
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
-        self.floats_sent += self._links * rows.shape[1]
+        self.floats_sent += self._W.links * rows.shape[1]
         mixed = rows if donate else torch.empty_like(rows)
 
         def columns(some: slice) -> None:
-            mixed[:, some] = self._product(rows[:, some])
+            mixed[:, some] = self._W.product(rows[:, some])
 
         for _ in self._each(columns, _columns(rows)):
             pass
         return mixed.view_as(x)
+
+    def log_mean(self, x: Tensor, /) -> Tensor:
+        self.floats_sent += self._W.links
+        return self._W.log_mean(x)
 
 
 def _columns(rows: Tensor) -> list[slice]:
@@ -81,18 +96,25 @@ class LocalEngine:
         return torch.arange(self.K, device=self._device)
 
     def mix(self, t: int) -> LocalMix:
-        product, links = self._static or self._prepare(self._mixing.at(t))
-        return LocalMix(product, links, t, self._each)
+        return LocalMix(self._static or self._prepare(self._mixing.at(t)), t, self._each)
 
-    def _prepare(self, W: csr_array) -> tuple[Product, int]:
-        """`x -> W x` in the way that is faster, and how many messages it sends (each end of a link sends)."""
-        links = W.nnz - int((W.diagonal() != 0).sum())
+    def _prepare(self, W: csr_array) -> Prepared:
+        links = W.nnz - int((W.diagonal() != 0).sum())  # each end of a link sends
         values = torch.as_tensor(W.data, dtype=self._dtype, device=self._device)
-        if 3 * W.nnz > self.K**2:  # measured on a CPU: above a density of about a third the dense product wins
-            dense = torch.as_tensor(W.toarray(), dtype=self._dtype, device=self._device)
-            return dense.mm, links
         columns = torch.as_tensor(W.indices, dtype=torch.int32, device=self._device)
         ends = torch.as_tensor(W.indptr, dtype=torch.int32, device=self._device)
+
+        def log_mean(x: Tensor) -> Tensor:
+            terms = values.log() + x[columns]  # one per entry of W, row after row
+            # the largest of each row is taken out, not of all: devices may be too far apart for one scale
+            top = torch.segment_reduce(terms, "max", offsets=ends)
+            top = torch.where(top.isfinite(), top, 0)  # inf - inf is no number
+            rest = (terms - top.repeat_interleave(ends.diff())).exp()
+            return top + torch.segment_reduce(rest, "sum", offsets=ends).log()
+
+        if 3 * W.nnz > self.K**2:  # measured on a CPU: above a density of about a third the dense product wins
+            dense = torch.as_tensor(W.toarray(), dtype=self._dtype, device=self._device)
+            return Prepared(dense.mm, log_mean, links)
 
         def weighted_sums(x: Tensor) -> Tensor:
             # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A CSR tensor was
@@ -101,4 +123,4 @@ class LocalEngine:
                 columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
             )
 
-        return weighted_sums, links
+        return Prepared(weighted_sums, log_mean, links)
