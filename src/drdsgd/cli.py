@@ -7,7 +7,7 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from drdsgd.options import OPTIONS, parse, spelling, unknown
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from drdsgd.paper.claims import Claim
     from drdsgd.records import Record
     from drdsgd.study import Study
 
@@ -258,6 +259,73 @@ def demo(
 
 
 @app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="fig1, fig2, fig3, fig4, fig5, table1, theory or all")],
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 5, with --quick 2")
+    ] = None,
+    rounds: Annotated[
+        str | None, typer.Option("--rounds", metavar="INTEGER", help="rounds of every run, in place of the paper's T")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="folder for what comes out; default docs/results, with --quick runs/quick"),
+    ] = None,
+    known: Annotated[
+        Path, typer.Option("--records", help="folder with records of finished runs, to be taken where they fit")
+    ] = Path("docs/results/runs"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="a check of the whole pipeline on the embedded data, in a minute or two")
+    ] = False,
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="INTEGER", help="runs that go at once; default all cores")
+    ] = None,
+) -> None:
+    """The paper: its figures, its table and its theory, and what came of each claim."""
+    from drdsgd.experiment import default_threads
+    from drdsgd.paper import reproduce as paper
+    from drdsgd.paper.plan import Settings
+    from drdsgd.progress import bar
+
+    if what not in paper.NAMES:
+        raise InputError(f"reproduce {what}: {unknown(what, paper.NAMES)}")
+    T, at_once = (_count(name, text) for name, text in (("rounds", rounds), ("threads", threads)))
+    settings = Settings(_seeds(seeds or ("2" if quick else "5")), T, quick)
+    folder = out or Path("runs/quick" if quick else "docs/results")
+    again = shlex.join(["reproduce", what, *(["--quick"] if quick else [])])
+    with _continued_with(again, folder, begun=folder / "settings.json"):
+        with bar(_console(stderr=True), f"reproducing {what}", None) as advance:
+            claims = paper.reproduce(
+                [what], settings, folder, known,
+                at_once=at_once or default_threads(),
+                watch=lambda done, total, note: advance(done, note, total),
+            )  # fmt: skip
+        _show_claims(claims)
+        print(f"results: {folder}")
+
+
+def _count(name: str, text: str | None) -> int | None:
+    """A number of something, at least one, if it is given."""
+    if text is None:
+        return None
+    number = int(parse(name, text))
+    if number < 1:
+        raise InputError(f"{spelling(name)} {number}: at least 1")
+    return number
+
+
+def _show_claims(claims: Mapping[str, Sequence[Claim]]) -> None:
+    """What came of each claim, on the terminal."""
+    console = _console()
+    for name, some in claims.items():
+        for claim in some:
+            console.print(f"\n{name}: {claim.text} (the paper: {claim.paper})", highlight=False, markup=False)
+            for of, finding in claim.findings.items():
+                console.print(f"  {finding.verdict:<14}  {of}: {finding.ours}", highlight=False, markup=False)
+    print()
+
+
+@app.command()
 @_experiment_options(without=[name for name in OPTIONS if name not in ("devices", "graph", "p", "seed", "rounds")])
 def graph(
     out: Annotated[Path, typer.Option("--out", help="the picture: .png, .svg or .pdf")] = Path("graph.png"),
@@ -267,17 +335,20 @@ def graph(
     """A graph: picture, degrees, rho, and what the theory says of eta."""
     from drdsgd import experiment, plots
     from drdsgd.mixing import metropolis_matrix, rho
+    from drdsgd.paper.theory import graph_factor
 
     e = experiment.Experiment(**given)
     g = experiment.make_graph(e)
     degrees = sorted(degree for _, degree in g.degree)
-    K, T, r = e.devices, e.rounds, rho(metropolis_matrix(g))
+    K, T, r, mu = e.devices, e.rounds, rho(metropolis_matrix(g)), 6.0  # the paper's mu
+    limit = f"min({graph_factor(mu, r):.4g} / G, 1)" if r > 1e-12 else "1"
     rows = {
         "devices K": f"{K}",
         "edges": f"{g.number_of_edges()}",
         "degrees": f"{degrees[0]} to {degrees[-1]}, mean {sum(degrees) / K:.2f}",
         "rho": f"{r:.6f}",
         "spectral gap 1 - sqrt(rho)": f"{1 - r**0.5:.6f}",
+        f"Theorem 1, mu = {mu:g}": f"eta below {limit} / L (L: bound on curvature, G: on gradients and exp(loss / mu))",
         f"eta = sqrt(K / T), T = {T}": f"{(K / T) ** 0.5:.4f}",
         f"B = sqrt(K T), T = {T}": f"{(K * T) ** 0.5:.1f}",
         "picture": str(plots.network(g, out)),

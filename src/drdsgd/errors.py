@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
-__all__ = ["Died", "Diverged", "InputError", "Interrupted", "one_line", "out_of_memory", "whole"]
+__all__ = ["Died", "Diverged", "InUse", "InputError", "Interrupted", "one_line", "out_of_memory", "whole"]
 
 
 class InputError(ValueError):
@@ -12,6 +12,10 @@ class InputError(ValueError):
 
     The command line prints the line and exits with status 2; from Python it is a `ValueError`.
     """
+
+
+class InUse(InputError):
+    """Another process is working in a run's folder."""
 
 
 class Diverged(ArithmeticError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import math
 import os
 import tomllib
@@ -106,13 +107,22 @@ class Experiment(BaseModel):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The fields in a TOML file, for `Experiment(**fields)`."""
+    """The fields in a TOML file, or in a record that `drdsgd reproduce` keeps, for `Experiment(**fields)`."""
     try:
+        if path.suffix == ".json":
+            return _of_record(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML: {one_line(error)}") from None
+
+
+def _of_record(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes())["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not the record of a run: {one_line(error)}") from None
 
 
 # Fields that mean something only in some settings: (when, in words; whether; the default there)

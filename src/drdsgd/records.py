@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from drdsgd import experiment
-from drdsgd.errors import InputError, one_line
+from drdsgd.errors import InputError, InUse, one_line
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
 from drdsgd.metrics import Metrics
@@ -99,9 +99,7 @@ class Folder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(
-                    f"another process is working in {self.path}; wait for it, or use another --out"
-                ) from None
+                raise InUse(f"another process is working in {self.path}; wait for it, or use another --out") from None
             yield
         finally:
             os.close(handle)

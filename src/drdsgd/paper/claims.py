@@ -11,6 +11,7 @@ that the 95 % interval of their mean (Student's t, n - 1 degrees of freedom) doe
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def trend(steps: Sequence[Mapping[int, float]], direction: Literal[1, -1]) -> Ve
     """
     verdict = more(_times(paired(steps[-1], steps[0]), direction))
     means = [direction * math.fsum(step.values()) / len(step) for step in steps if step]
-    ordered = len(means) == len(steps) and all(a < b for a, b in zip(means, means[1:], strict=False))
+    ordered = len(means) == len(steps) and all(a < b for a, b in itertools.pairwise(means))
     return "holds in part" if verdict == "holds" and not ordered else verdict
 
 

@@ -11,6 +11,7 @@ from drdsgd.summary import KINDS, Estimate, Kind
 
 TITLE = "Fig. 4: denser graphs, K = 25, mu = 6"
 
+DATA: tuple[DataName, ...] = ("Fashion-MNIST", "CIFAR-10")
 PS = (0.3, 0.45, 0.6)
 
 
@@ -27,12 +28,12 @@ def cases(s: Settings, data: DataName) -> dict[str, Comparison]:
 
 def comparisons(s: Settings) -> list[Comparison]:
     """All of them, on both data sets."""
-    return [*cases(s, "Fashion-MNIST").values(), *cases(s, "CIFAR-10").values()]
+    return [c for data in DATA for c in cases(s, data).values()]
 
 
 def claims(s: Settings, done: Done) -> list[Claim]:
     """Denser is better for both algorithms, and DR-DSGD is above DSGD for each p."""
-    return [claim for data in ("Fashion-MNIST", "CIFAR-10") for claim in _claims(data, s, done)]
+    return [claim for data in DATA for claim in _claims(data, s, done)]
 
 
 def _claims(data: DataName, s: Settings, done: Done) -> list[Claim]:

@@ -28,7 +28,7 @@ _QUICK: dict[DataName, dict[str, Any]] = {
     "Fashion-MNIST": {"dataset": "digits", "model": "mlp:32"},
     "CIFAR-10": {"dataset": "digits", "model": "mlp:16"},
 }
-QUICK_ROUNDS = 12
+QUICK_ROUNDS = 30
 # evaluations of a run whose curve is drawn
 EVALUATIONS: dict[DataName, int] = {"Fashion-MNIST": 30, "CIFAR-10": 15}
 # Seconds for a step on one sample, and for a guess at its class, with each model on one core of the machine that the

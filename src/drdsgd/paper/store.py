@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,14 @@ class Store:
         """Write a run's record."""
         write_text(self.path(run), _text(run))
         self.runs[run.experiment] = run
+
+    def gather(self, experiments: Iterable[Experiment]) -> list[Kept]:
+        """Those runs that are done, each once, with their records in the first folder wherever they came from."""
+        found = [self.runs[e] for e in dict.fromkeys(experiments) if e in self.runs]
+        for run in found:
+            if not self.path(run).exists():
+                self.keep(run)
+        return found
 
 
 def _text(run: Kept) -> str:

@@ -1,0 +1,128 @@
+"""Do what is not done yet: several runs at once, each finished one kept at once, all of it resumable.
+
+    OUT/settings.json       what a user chose: an output folder holds the results of one choice
+    OUT/runs/*.json         finished runs (`store`)
+    OUT/unfinished/NAME/    a run at work; it can be continued
+    OUT/fig1/ ...           what came out (`results`)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from drdsgd import datasets, records, workers
+from drdsgd.errors import InputError, InUse
+from drdsgd.experiment import Experiment
+from drdsgd.files import write_text
+from drdsgd.options import spelling
+from drdsgd.paper.plan import Group, Settings, cost
+from drdsgd.paper.store import Done, Kept, Store, kept, name_of
+
+__all__ = ["Watch", "check_data", "check_folder", "do", "missing"]
+
+# how much is done, of how much in all, and what was last heard of
+Watch = Callable[[float, float, str], None]
+Plan = Callable[[Done], Sequence[Group]]
+
+
+def check_folder(out: Path, s: Settings) -> None:
+    """Refuse a folder that holds the results of other settings; note these settings in one that holds none."""
+    path = out / "settings.json"
+    now = json.loads(json.dumps(asdict(s)))
+    if path.exists():
+        try:
+            before = json.loads(path.read_bytes())
+            differing = next((name for name in now if before[name] != now[name]), None)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is corrupt ({error!r}); remove it if the folder is yours to overwrite") from None
+        if differing is not None:
+            raise InputError(
+                f"{spelling(differing)} {_said(now[differing])}: {out} holds results with {_said(before[differing])}; "
+                "use another --out"
+            )
+    write_text(path, json.dumps(now) + "\n")
+
+
+def _said(value: object) -> str:
+    """A setting as a user would write it.
+
+    >>> _said([0, 1]), _said(None)
+    ('0,1', 'none')
+    """
+    return ",".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value).lower()
+
+
+def check_data(plan: Iterable[Group]) -> None:
+    """Refuse to begin where a data set is missing; the error says how to get it."""
+    for name in sorted({group.example.dataset for group in plan}):
+        if name in datasets.KNOWN:
+            datasets.find(name)
+
+
+def missing(plan: Iterable[Group], done: Done) -> list[Experiment]:
+    """The experiments of all groups that are ready and not done, each once."""
+    return list(dict.fromkeys(e for group in plan if group.ready for e in group.experiments if e not in done))
+
+
+def do(plan: Plan, store: Store, work: Path, at_once: int, watch: Watch = lambda done, total, note: None) -> None:
+    """Run all that the plan asks for, until it asks for no more; what it asks for may depend on what is done.
+
+    Whatever ends it early, finished runs are kept, and others are continued by the next call.
+    """
+    while True:
+        groups = plan(store.runs)
+        harvest((e for group in groups for e in group.experiments), store, work)
+        todo = missing(groups, store.runs)
+        if not todo:
+            shutil.rmtree(work, ignore_errors=True)
+            return
+        try:
+            _run(todo, {e: cost(e) for group in groups for e in group.experiments}, store, work, at_once, watch)
+        finally:
+            harvest(todo, store, work)
+
+
+def _run(
+    todo: Sequence[Experiment], costs: dict[Experiment, float], store: Store, work: Path, at_once: int, watch: Watch
+) -> None:
+    """Run these of all experiments that there are."""
+    behind = {e: seconds for e, seconds in costs.items() if e in store.runs}
+    total, over = sum(costs.values()), set[Experiment]()
+
+    def see(job: int, t: int) -> None:
+        e = todo[job]
+        behind[e] = costs[e] * t / e.rounds
+        # kept as soon as can be: the machine may be gone before the last of them is over
+        over.difference_update([run.experiment for run in harvest(over, store, work)])
+        if t == e.rounds:
+            over.add(e)
+        watch(sum(behind.values()), total, f"{len(behind)} of {len(costs)} runs; {_described(e)}")
+
+    watch(sum(behind.values()), total, f"{len(todo)} runs to do")
+    with workers.team([(e, work / name_of(e)) for e in todo], min(at_once, len(todo)), see) as team:
+        team.run()
+
+
+def _described(e: Experiment) -> str:
+    mu = "" if e.mu is None else f" mu={e.mu:g}"
+    return f"{e.algorithm}{mu}, {e.dataset}, K={e.devices}, seed {e.seed}"
+
+
+def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list[Kept]:
+    """Turn the folders of runs that are over, and that nobody holds any more, into records."""
+    found = []
+    for e in experiments:
+        folder = records.Folder(work / name_of(e))
+        if e in store.runs or folder.status == "unfinished":
+            continue
+        with suppress(InUse), folder.lock():
+            run = kept(records.read(folder.path))
+            store.keep(run)
+            shutil.rmtree(folder.path)
+            found.append(run)
+    return found

@@ -1,0 +1,107 @@
+"""The parts of the paper that are made of runs: what each needs, claims, draws and says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from drdsgd.paper import draw, fair, fig1, fig2, fig3, fig4, fig5, table1
+from drdsgd.paper.claims import Claim
+from drdsgd.paper.plan import Comparison, Group, Settings
+from drdsgd.paper.store import Done
+
+__all__ = ["PARTS", "Part", "Row"]
+
+# a line of a CSV file
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A figure or table of the paper."""
+
+    title: str
+    groups: Callable[[Settings, Done], list[Group]]
+    claims: Callable[[Settings, Done], list[Claim]]
+    comparisons: Callable[[Settings], list[Comparison]]
+    draw: Callable[[Settings, Done, Path], dict[Path, str]]
+    """Draws into a folder; the pictures (without suffix) and what each shows."""
+
+
+class _Figure(Protocol):
+    TITLE: str
+
+    def comparisons(self, s: Settings) -> list[Comparison]: ...
+
+    def claims(self, s: Settings, done: Done) -> list[Claim]: ...
+
+
+def _figure(module: _Figure, drawn: Callable[[Settings, Done, Path], dict[Path, str]]) -> Part:
+    """A figure that compares DSGD with DR-DSGD; with it goes the fair comparison."""
+
+    def groups(s: Settings, done: Done) -> list[Group]:
+        found: list[Group] = []
+        for c in module.comparisons(s):
+            found += c.pair(s).values()
+        for c in module.comparisons(s):
+            for algorithm in fair.ALGORITHMS:
+                for schedule in fair.SCHEDULES:
+                    found += fair.trials(c, s, algorithm, schedule).values()
+            found += fair.variants(c, s, done).values()
+        return found
+
+    def pictures(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
+        found = drawn(s, done, folder)
+        stem = folder / "fair"
+        draw.gains(module.comparisons(s), s, done, stem)
+        return {**found, stem: "How much of the gain is step size and how much robustness: points of worst accuracy"}
+
+    return Part(module.TITLE, groups, module.claims, module.comparisons, pictures)
+
+
+def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path, str]]:
+    def drawn(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
+        found = {}
+        for c in module.comparisons(s):
+            stem = folder / f"T{c.fields['rounds']}"
+            draw.curves(c, s, done, stem)
+            found[stem] = f"Average, worst and STDEV of test accuracy against rounds, {c.data}, {c.name}"
+        return found
+
+    return drawn
+
+
+def _draw_spread(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
+    draw.spread(fig3.comparisons(s), s, done, folder / "spread")
+    return {folder / "spread": "Distribution of the devices' final test accuracies, all seeds together"}
+
+
+def _draw_denser(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
+    draw.denser({data: fig4.cases(s, data) for data in fig4.DATA}, s, done, folder / "worst")
+    return {folder / "worst": "Worst test accuracy against rounds for p = 0.3, 0.45 and 0.6"}
+
+
+def _draw_topologies(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
+    draw.topologies(fig5.cases(s), s, done, folder / "worst")
+    return {folder / "worst": "Geometric, ring and grid graph, and worst test accuracy against rounds on each"}
+
+
+def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
+    draw.table(s, done, folder / "table")
+    draw.readings(s, done, folder / "readings")
+    return {
+        folder / "table": "Average, worst 10 % and STDEV against mu, ours and the printed ones",
+        folder / "readings": "Mean distance from the printed table, for every reading of what the paper leaves open",
+    }
+
+
+PARTS: dict[str, Part] = {
+    "fig1": _figure(fig1, _draw_curves(fig1)),
+    "fig2": _figure(fig2, _draw_curves(fig2)),
+    "fig3": _figure(fig3, _draw_spread),
+    "fig4": _figure(fig4, _draw_denser),
+    "fig5": _figure(fig5, _draw_topologies),
+    "table1": Part(table1.TITLE, table1.groups, table1.claims, lambda s: [], _draw_table),
+}

@@ -1,0 +1,124 @@
+"""`drdsgd reproduce`: from names of figures to files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from drdsgd import records
+from drdsgd.files import write_text
+from drdsgd.paper import job, pages, results, theory
+from drdsgd.paper.claims import Claim
+from drdsgd.paper.pages import Block, Heading, Picture, Text
+from drdsgd.paper.parts import PARTS
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.store import Done, Kept, Store
+
+__all__ = ["NAMES", "reproduce"]
+
+NAMES = (*PARTS, "theory", "all")
+TITLE = "DR-DSGD, reproduced"
+
+
+def reproduce(
+    names: Sequence[str],
+    s: Settings,
+    out: Path,
+    known: Path,
+    *,
+    at_once: int,
+    watch: job.Watch = lambda done, total, note: None,
+) -> dict[str, list[Claim]]:
+    """Do what these figures and tables need and is not done yet, write what came out, and give the claims of each.
+
+    `known` is a folder of records that are taken where they fit. All of them together also become a page, as
+    `README.md` and `report.html`.
+    """
+    chosen = [name for name in (*PARTS, "theory") if name in names or "all" in names]
+    parts = {name: PARTS[name] for name in chosen if name in PARTS}
+
+    def plan(done: Done) -> list[Group]:
+        return [group for part in parts.values() for group in part.groups(s, done)]
+
+    job.check_data(plan({}))
+    job.check_folder(out, s)
+    store = Store(*dict.fromkeys((out / "runs", known)))
+    if parts:
+        job.do(plan, store, out / "unfinished", at_once, watch)
+    runs = store.gather(e for group in plan(store.runs) if group.ready for e in group.experiments)
+    claims: dict[str, list[Claim]] = {}
+    sections: list[Block] = []
+    for name, part in parts.items():
+        claims[name] = part.claims(s, store.runs)
+        sections += results.write(part, s, store.runs, out / name)
+    if "theory" in chosen:
+        found = _theory(s, out / "theory", watch)
+        claims["theory"] = theory.claims(found)
+        sections += _theory_section(found, claims["theory"], out / "theory")
+    if "all" in names:
+        page = [*_first(s, claims), *sections, *_last(s, runs)]
+        write_text(out / "README.md", pages.markdown(page, out))
+        write_text(out / "report.html", pages.html(page, TITLE))
+    return claims
+
+
+def _theory(s: Settings, folder: Path, watch: job.Watch) -> theory.Results:
+    """The measurements on a problem with known constants: those of before, if they are of the same versions."""
+    path, made_with = folder / "results.json", records.versions()
+    if path.exists():
+        stored = json.loads(path.read_bytes())
+        if stored.get("versions") == made_with:
+            return theory.from_json(stored["results"])
+    found = theory.measure(s.quick, s.seeds, lambda done: watch(done, 1.0, "theory"))
+    write_text(path, json.dumps({"versions": made_with, "results": theory.to_json(found)}, allow_nan=False) + "\n")
+    return found
+
+
+def _theory_section(found: theory.Results, claims: Sequence[Claim], folder: Path) -> list[Block]:
+    results.write_csv(folder / "measurements.csv", theory.rows(found))
+    results.write_verdicts(folder, claims)
+    for kind in ("pdf", "png"):
+        theory.draw(found, folder / f"rates.{kind}")
+    return [
+        Heading("Theory: Lemmas 1 and 2, Theorem 1, Corollary 1"),
+        Picture(folder / "rates.png", "Mean squared gradient norm against T, and consensus distance against its bound"),
+        results.verdict_table(claims),
+    ]
+
+
+def _first(s: Settings, claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
+    """What stands above all sections: the verdicts."""
+    about = (
+        "A quick check of the whole pipeline on the embedded digits, with few rounds: no reproduction of anything."
+        if s.quick
+        else f"Every experiment of the paper on the real data, {len(s.seeds)} seeds, mean ± one standard error. "
+        "Both algorithms of a pair have the same seeds, so the same graph, data, first model and batches. "
+        "Verdicts are computed by the rule that stands beside each claim below."
+    )
+    return [
+        Heading(TITLE, 1),
+        Text(about),
+        *results.overview(claims),
+        Text(
+            "Two models are scored on each device's own test samples: the consensus model, which is the mean of all "
+            "devices' models and the headline; and each device's local model after mixing. A local model that is "
+            "scored on its own few classes rewards bad consensus."
+        ),
+    ]
+
+
+def _last(s: Settings, runs: Sequence[Kept]) -> list[Block]:
+    """What stands below: how to repeat it, what it took, which versions."""
+    made_with = ", ".join(f"{name} {version}" for name, version in records.versions().items())
+    hours = sum(run.seconds for run in runs) / 3600
+    lost = sum(run.status == "diverged" for run in runs)
+    chosen = f" --seeds {','.join(map(str, s.seeds))}" + (f" --rounds {s.rounds}" if s.rounds else "")
+    return [
+        Heading("How to repeat it"),
+        Text(f"`drdsgd reproduce all{chosen}{' --quick' if s.quick else ''}` makes this page. Runs whose record in "
+             "`runs/` has the same config and versions are taken from there; `drdsgd train runs/NAME.json` does one "
+             "again. Every row of the CSV files names its runs."),
+        Text(f"{len(runs)} runs, of which {lost} diverged, took {hours:.1f} hours of one core in rounds, evaluations "
+             f"not counted. Made with {made_with}."),
+    ]  # fmt: skip

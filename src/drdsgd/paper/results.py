@@ -1,0 +1,296 @@
+"""What came out: CSV files of every number, verdicts, and the page about them.
+
+Every row of every CSV file names the runs that it is made of: `runs/NAME.json` holds the complete config, and
+`drdsgd train runs/NAME.json` gives the same metrics again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from drdsgd.files import write_text
+from drdsgd.paper import fair, table1
+from drdsgd.paper.claims import Claim, Verdict
+from drdsgd.paper.pages import Block, Heading, Picture, Table, Text
+from drdsgd.paper.parts import Part, Row
+from drdsgd.paper.plan import Comparison, Group, Settings
+from drdsgd.paper.store import Done, Kept, diverged, ends
+from drdsgd.summary import KINDS, MEASURES, Estimate, Kind, signed
+
+__all__ = ["overview", "section", "verdict_table", "write", "write_csv", "write_verdicts"]
+
+LABELS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
+
+
+def write(part: Part, s: Settings, done: Done, folder: Path) -> list[Block]:
+    """Write a part's CSV files, pictures and verdicts into a folder, and give its section of the page."""
+    claims = part.claims(s, done)
+    for name, rows in tables(part, s, done).items():
+        write_csv(folder / f"{name}.csv", rows)
+    write_verdicts(folder, claims)
+    return section(part, s, done, claims, part.draw(s, done, folder))
+
+
+def write_verdicts(folder: Path, claims: Sequence[Claim]) -> None:
+    """Write what came of a part's claims."""
+    write_text(folder / "verdicts.json", json.dumps([asdict(claim) for claim in claims], indent=1) + "\n")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the columns of the first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def tables(part: Part, s: Settings, done: Done) -> dict[str, list[Row]]:
+    """The CSV files of a part, by name."""
+    compared = part.comparisons(s)
+    if not compared:
+        return _of_table1(s, done)
+    paired = [
+        ({"setting": c.name, "algorithm": label}, run)
+        for c in compared
+        for label, group in c.pair(s).items()
+        for run in group.runs(done)
+    ]
+    return {
+        "curves": [row for place, run in paired for row in curve_rows(place, run)],
+        "devices": [row for place, run in paired for row in device_rows(place, run)],
+        "fair": [row for c in compared for row in _fair_rows(c, s, done)],
+        "tuning": [row for c in compared for row in _tuning_rows(c, s, done)],
+        "gains": [row for c in compared for row in _gain_rows(c, s, done)],
+    }
+
+
+def _of_table1(s: Settings, done: Done) -> dict[str, list[Row]]:
+    printed = [
+        row
+        for data in table1.PRINTED
+        for mu, group in table1.rows(s, data).items()
+        for run in group.runs(done)
+        for row in end_rows({"data": data, "mu": mu}, run)
+    ]
+    tried = [
+        row
+        for r in table1.readings()
+        for mu, group in table1.reading_rows(s, r).items()
+        for run in group.runs(done)
+        for row in end_rows(
+            {"shards": r.shards, "weights": r.weights, "loss_clip": r.loss_clip, "mu": mu}, run, [r.kind]
+        )
+    ]
+    steps = [
+        {
+            "eta": run.experiment.eta, "seed": run.experiment.seed, "status": run.status, "said": run.message,
+            "run": run.name,
+        }
+        for _, group in table1.steps(s, done)
+        for run in group.runs(done)
+    ]  # fmt: skip
+    return {"table": printed, "readings": tried, "closest": _closest_rows(s, done), "steps": steps}
+
+
+def _closest_rows(s: Settings, done: Done) -> list[Row]:
+    return [
+        {
+            "rank": rank, "model": r.kind, "shards": r.shards, "weights": r.weights, "loss_clip": r.loss_clip,
+            "mean_distance": f"{d.mean:.3f}", "largest_distance": f"{d.largest:.3f}", "diverged": d.diverged,
+            "runs": _names(table1.reading_rows(s, r).values(), done),
+        }
+        for rank, (r, d) in enumerate(table1.closest(s, done), start=1)
+    ]  # fmt: skip
+
+
+def curve_rows(place: Row, run: Kept) -> Iterator[Row]:
+    """A row for every evaluation of a run and kind of model."""
+    for kind in KINDS:
+        for i, t in enumerate(run.rounds):
+            yield {
+                **place, "seed": run.experiment.seed, "round": t, "model": kind,
+                **{measure: run.curves[kind][measure][i] for measure in MEASURES},
+                "consensus_distance": run.consensus_distance[i], "train_loss": run.train_loss[i],
+                "weight": run.weight[i], "status": run.status, "run": run.name,
+            }  # fmt: skip
+
+
+def device_rows(place: Row, run: Kept) -> Iterator[Row]:
+    """A row for every device of a run, at its end."""
+    both = zip(*(run.per_device[kind] for kind in KINDS), strict=True)
+    for device, (consensus, local) in enumerate(both):
+        yield {
+            **place, "seed": run.experiment.seed, "device": device, "consensus": consensus, "local": local,
+            "status": run.status, "run": run.name,
+        }  # fmt: skip
+
+
+def end_rows(place: Row, run: Kept, kinds: Sequence[Kind] = KINDS) -> Iterator[Row]:
+    """A row for every kind of model at the end of a run."""
+    for kind in kinds:
+        yield {
+            **place, "seed": run.experiment.seed, "model": kind,
+            **{measure: run.final(kind, measure) for measure in MEASURES}, "status": run.status, "run": run.name,
+        }  # fmt: skip
+
+
+def _fair_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
+    for label, group in {**c.pair(s), **fair.variants(c, s, done)}.items():
+        e = group.example
+        place = {"setting": c.name, "side": label, "eta": e.eta, "eta_schedule": e.eta_schedule}
+        for run in group.runs(done) if group.ready else ():
+            yield from end_rows(place, run)
+
+
+def _tuning_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
+    for schedule in fair.SCHEDULES:
+        for algorithm in fair.ALGORITHMS:
+            chosen = fair.best(c, s, algorithm, schedule, done)
+            for multiple, group in fair.trials(c, s, algorithm, schedule).items():
+                for run in group.runs(done):
+                    yield {
+                        "setting": c.name, "algorithm": algorithm, "eta_schedule": schedule, "multiple": multiple,
+                        "eta": run.experiment.eta, "seed": run.experiment.seed,
+                        "validation_worst": run.final("consensus", "worst"),
+                        "validation_average": run.final("consensus", "average"),
+                        "status": run.status, "chosen": multiple == chosen, "run": run.name,
+                    }  # fmt: skip
+
+
+def _gain_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
+    groups = {**c.pair(s), **fair.variants(c, s, done)}.values()
+    names = _names((group for group in groups if group.ready), done)
+    for kind in KINDS:
+        for measure in MEASURES:
+            for name, estimate in asdict(fair.gain(c, s, done, kind, measure)).items():
+                yield {
+                    "setting": c.name, "model": kind, "measure": measure, "gain": name,
+                    "mean": _number(estimate["mean"]), "error": _number(estimate["error"]), "pairs": estimate["n"],
+                    "runs": names,
+                }  # fmt: skip
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _names(groups: Iterable[Group], done: Done) -> str:
+    return " ".join(dict.fromkeys(run.name for group in groups for run in group.runs(done)))
+
+
+# --------------------------------------------------------------------------------------------------- page
+
+
+def section(part: Part, s: Settings, done: Done, claims: Sequence[Claim], pictures: Mapping[Path, str]) -> list[Block]:
+    """A part's section of the page: pictures, verdicts, and the numbers behind them."""
+    blocks: list[Block] = [Heading(part.title)]
+    blocks += [Picture(stem.with_suffix(".png"), shows) for stem, shows in pictures.items()]
+    blocks += [verdict_table(claims)]
+    if compared := part.comparisons(s):
+        blocks += [Heading("At the end of all runs", 3), _end_table(compared, s, done)]
+        blocks += [Heading("Step size or robustness?", 3), _gain_table(compared, s, done)]
+    else:
+        blocks += [Heading("Beside the printed numbers", 3), *_printed_tables(s, done)]
+        blocks += [Heading("The open readings, the closest first", 3), _reading_table(s, done)]
+        blocks += [Heading("mu = 2: how large a step?", 3), _step_table(s, done)]
+    return blocks
+
+
+def verdict_table(claims: Sequence[Claim]) -> Table:
+    """The claims of a part with what came of them, and the rules."""
+    return Table(["claim", "the paper", "of", "ours", "verdict", "rule"], verdict_rows(claims))
+
+
+def verdict_rows(claims: Sequence[Claim], rule: bool = True) -> list[list[str]]:
+    """A row for every finding; what a claim's rows have in common stands in its first."""
+    rows = []
+    for claim in claims:
+        for i, (of, finding) in enumerate(claim.findings.items()):
+            first = i == 0
+            row = [claim.text if first else "", claim.paper if first else "", of, finding.ours, finding.verdict]
+            rows.append([*row, claim.rule if first else ""] if rule else row)
+    return rows
+
+
+def overview(claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
+    """The first page: how many claims came out, and the verdict on each, the headline model first."""
+    heads = [next(iter(claim.findings.values())).verdict for part in claims.values() for claim in part]
+    order: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be told")
+    counts = ", ".join(f"{heads.count(verdict)} {verdict}" for verdict in order if verdict in heads)
+    rows = [
+        [name if i == 0 else "", *row]
+        for name, part in claims.items()
+        for i, row in enumerate(verdict_rows(part, rule=False))
+    ]
+    return [
+        Text(f"Of {len(heads)} claims, judged on the first model or setting that each names: {counts}."),
+        Table(["", "claim", "the paper", "of", "ours", "verdict"], rows),
+    ]
+
+
+def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
+    rows = []
+    for c in compared:
+        for label, group in {**c.pair(s), **fair.variants(c, s, done)}.items():
+            runs, e = group.runs(done) if group.ready else [], group.example
+            eta = f"{e.eta:.3g}, falling" if e.eta_schedule == "linear" else f"{e.eta:.3g}"
+            for kind in KINDS:
+                rows.append([
+                    c.name, label, eta if runs else "none of the grid", kind,
+                    *(str(Estimate.over(list(ends(runs, kind, measure).values()))) for measure in MEASURES),
+                    _finished(runs),
+                ])  # fmt: skip
+    return Table(["setting", "side", "eta", "model", *LABELS.values(), "finished"], rows)
+
+
+def _finished(runs: Sequence[Kept]) -> str:
+    return f"{len(runs) - diverged(runs)} of {len(runs)}"
+
+
+def _gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
+    """How much of the gain in worst accuracy is step size, and how much robustness."""
+    rows = []
+    for c in compared:
+        for kind in KINDS:
+            g = fair.gain(c, s, done, kind, "worst")
+            rows.append([c.name, kind, *map(signed, (g.same_eta, g.step, g.robustness, g.best, g.falling))])
+    return Table(
+        ["setting", "worst accuracy of", "DR-DSGD over DSGD at the same eta", "of it step size", "of it robustness",
+         "both at best eta", "both at best eta, falling"],
+        rows,
+    )  # fmt: skip
+
+
+def _printed_tables(s: Settings, done: Done) -> Iterator[Table]:
+    for data, printed in table1.PRINTED.items():
+        rows = []
+        for i, (mu, group) in enumerate(table1.rows(s, data).items()):
+            runs = group.runs(done)
+            rows.append([f"{mu:g}", "the paper", *(f"{printed[column][i]:g}" for column in table1.COLUMNS), ""])
+            for kind in KINDS:
+                ours = (Estimate.over(list(ends(runs, kind, column).values())) for column in table1.COLUMNS)
+                rows.append(["", f"ours, {kind}", *map(str, ours), _finished(runs)])
+        yield Table([f"{data}, mu", "", *(LABELS[column] for column in table1.COLUMNS), "finished"], rows)
+
+
+def _reading_table(s: Settings, done: Done) -> Table:
+    return Table(
+        ["reading", "mean distance from the nine printed numbers", "largest", "runs that diverged"],
+        [[str(r), f"{d.mean:.1f}", f"{d.largest:.1f}", str(d.diverged)] for r, d in table1.closest(s, done)],
+    )
+
+
+def _step_table(s: Settings, done: Done) -> Table:
+    looked = sorted(((group.example.eta, group.runs(done)) for _, group in table1.steps(s, done)), key=lambda x: x[0])
+    rows = [[f"{eta:.3g}", f"{diverged(runs)} of {len(runs)}"] for eta, runs in looked]
+    return Table(["eta", "seeds that diverged"], rows)

@@ -1,0 +1,80 @@
+"""Rules of verdicts: what they say, that they can say no, and that no number escapes them."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+
+from drdsgd.paper.claims import Verdict, clear, less, more, no_price, paired, together, trend
+from drdsgd.summary import Estimate
+
+VERDICTS = get_args(Verdict)
+numbers = st.floats(-100, 100, allow_nan=False)
+values = st.lists(numbers, min_size=2, max_size=8)
+
+
+@given(values)
+def test_clear_is_the_two_sided_t_test_at_five_percent(sample: list[float]) -> None:
+    estimate = Estimate.over(sample)
+    if estimate.error > 1e-9 * max(1.0, abs(estimate.mean)):
+        p = float(ttest_1samp(sample, 0.0).pvalue)
+        if abs(p - 0.05) > 1e-6:
+            assert clear(estimate) == (p < 0.05)
+
+
+@given(values, st.floats(0, 50))
+def test_more_holds_only_if_clear_and_large_enough(sample: list[float], number: float) -> None:
+    estimate = Estimate.over(sample)
+    verdict = more(estimate, number)
+    assert (verdict == "does not hold") == (estimate.mean <= 0)
+    if verdict == "holds":
+        assert clear(estimate) and estimate.mean >= number / 2
+    mirrored = Estimate(-estimate.mean, estimate.error, estimate.n)
+    assert less(mirrored, number) == verdict
+
+
+@pytest.mark.parametrize("rule", [more, less, no_price])
+@pytest.mark.parametrize("n", [0, 1])
+def test_one_seed_tells_nothing(rule: object, n: int) -> None:
+    assert callable(rule)
+    assert rule(Estimate.over([5.0] * n)) == "cannot be told"
+
+
+def test_a_price_of_more_than_four_points_is_not_almost_the_same() -> None:
+    assert [no_price(Estimate(d, 0.1, 5)) for d in (-1.99, -2.01, -3.99, -4.01)] == [
+        "holds", "holds in part", "holds in part", "does not hold",
+    ]  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 4), numbers, min_size=2, max_size=5), min_size=2, max_size=4))
+def test_a_trend_cannot_go_both_ways(steps: list[dict[int, float]]) -> None:
+    up, down = trend(steps, 1), trend(steps, -1)
+    assert {up, down} <= set(VERDICTS)
+    assert not (up in ("holds", "holds in part") and down in ("holds", "holds in part"))
+
+
+def test_a_trend_needs_the_steps_between_in_order() -> None:
+    low, high, middle = {0: 1.0, 1: 1.1}, {0: 3.0, 1: 3.1}, {0: 2.0, 1: 2.1}
+    assert trend([low, middle, high], 1) == "holds"
+    assert trend([low, high, middle], 1) == "holds in part"
+    assert trend([high, middle, low], 1) == "does not hold"
+    assert trend([low, middle, {}], 1) == "cannot be told"
+    assert trend([low, {}, high], 1) == "holds in part"  # the middle is not known
+
+
+@given(st.lists(st.sampled_from(VERDICTS), min_size=1, max_size=5))
+def test_parts_together(verdicts: list[Verdict]) -> None:
+    whole = together(verdicts)
+    assert whole in VERDICTS
+    assert (whole == "holds") == (set(verdicts) == {"holds"})
+    assert (whole == "does not hold") == (set(verdicts) == {"does not hold"})
+    assert (whole == "cannot be told") == ("cannot be told" in verdicts)
+
+
+def test_pairs_are_of_the_same_seed() -> None:
+    assert paired({0: 1.0, 1: 2.0}, {1: 5.0, 2: 0.0}) == pytest.approx(Estimate(-3.0, math.nan, 1), nan_ok=True)

@@ -1,0 +1,74 @@
+"""The fair comparison: what is chosen, on which data, and what follows from what."""
+
+from __future__ import annotations
+
+import pytest
+
+from drdsgd.experiment import Experiment
+from drdsgd.paper import fair
+from drdsgd.paper.parts import PARTS
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.store import Kept
+from tests.made import kept
+
+S = Settings(seeds=(0, 1))
+(C,) = PARTS["fig2"].comparisons(S)
+
+
+def ending(group: Group, worst: float, average: float = 60.0) -> dict[Experiment, Kept]:
+    """All runs of a group, one device at `worst`, all together at `average`."""
+    return {
+        e: kept(e, [worst, *[(e.devices * average - worst) / (e.devices - 1)] * (e.devices - 1)])
+        for e in group.experiments
+    }
+
+
+def tried(scores: dict[float, tuple[float, float] | None]) -> dict[Experiment, Kept]:
+    """Validation runs of DSGD with a constant step, by multiple; None for one that diverged."""
+    done: dict[Experiment, Kept] = {}
+    for multiple, group in fair.trials(C, S, "dsgd", "constant").items():
+        score = scores[multiple]
+        if score is None:
+            done |= {e: kept(e, [50.0] * e.devices, "diverged") for e in group.experiments}
+        else:
+            done |= ending(group, *score)
+    return done
+
+
+def test_the_best_step_serves_the_worst_off_device_best() -> None:
+    scores: dict[float, tuple[float, float] | None] = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None}
+    assert fair.best(C, S, "dsgd", "constant", tried(scores)) == 1.0
+    equal: dict[float, tuple[float, float] | None] = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None}
+    assert fair.best(C, S, "dsgd", "constant", tried(equal)) == 1.0  # the average decides between equals
+    assert fair.best(C, S, "dsgd", "constant", tried(dict.fromkeys(scores))) is None
+
+
+def test_a_side_waits_for_what_it_depends_on() -> None:
+    waiting = fair.variants(C, S, {})
+    assert len(waiting) == 5 and not any(group.ready for group in waiting.values())
+    chosen = fair.variants(C, S, tried({0.5: (1.0, 60.0), 1.0: (2.0, 60.0), 2.0: (3.0, 60.0), 4.0: None}))
+    assert [label for label, group in chosen.items() if group.ready] == ["DSGD, best eta"]
+    eta = C.pair(S)["DSGD"].example.eta
+    assert chosen["DSGD, best eta"].example.eta == pytest.approx(2 * eta, rel=0.01)
+
+
+def test_no_side_ever_sees_validation_data_at_the_end_or_test_data_in_a_trial() -> None:
+    for group in fair.variants(C, S, {}).values():
+        assert all(e.validation is None and e.seed in S.seeds for e in group.experiments)
+
+
+def test_the_matched_step_is_that_of_dr_dsgd() -> None:
+    runs = ending(C.pair(S)["DR-DSGD"], 40.0)
+    done = {e: Kept(**{**run.__dict__, "weight": [0.1, 0.2, 0.3]}) for e, run in runs.items()}
+    eta = C.pair(S)["DSGD"].example.eta
+    assert fair.matched(C, S, done) == pytest.approx(0.2 * eta, rel=0.01)
+    assert fair.variants(C, S, done)[fair.MATCHED].ready
+
+
+def test_gains_add_up() -> None:
+    done = ending(C.pair(S)["DSGD"], 40.0) | ending(C.pair(S)["DR-DSGD"], 50.0)
+    done |= ending(fair.variants(C, S, done)[fair.MATCHED], 47.0)
+    gain = fair.gain(C, S, done, "consensus", "worst")
+    assert gain.same_eta.mean == pytest.approx(10.0)
+    assert gain.step.mean == pytest.approx(7.0) and gain.robustness.mean == pytest.approx(3.0)
+    assert gain.best.n == gain.falling.n == 0  # nothing was tuned yet

@@ -1,0 +1,186 @@
+"""The claims of every figure and table: results that bear them out, and results that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from drdsgd.experiment import Experiment
+from drdsgd.paper import fair, fig1, fig3, fig4, fig5, pairs, table1
+from drdsgd.paper.claims import Claim, Verdict
+from drdsgd.paper.parts import PARTS
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.store import Done, Kept
+from drdsgd.summary import KINDS
+from tests.made import kept
+
+S = Settings(seeds=(0, 1, 2))
+QUICK = Settings(seeds=(0, 1, 2), quick=True)
+Ends = Callable[[Experiment], Sequence[float] | None]
+
+
+def done(groups: Sequence[Group], ends: Ends) -> Done:
+    """Runs that end so; None for one that diverged."""
+    runs: dict[Experiment, Kept] = {}
+    for group in groups:
+        for e in group.experiments:
+            values = ends(e)
+            runs[e] = kept(e, [50.0] * e.devices, "diverged") if values is None else kept(e, values)
+    return runs
+
+
+def at(e: Experiment, worst: float, rest: float = 80.0) -> list[float]:
+    """One device so badly served, the others all the same; a little luck with the seed."""
+    return [worst + 0.1 * e.seed, *[rest + 0.1 * e.seed] * (e.devices - 1)]
+
+
+def pairs_of(name: str, s: Settings = S) -> list[Group]:
+    return [group for c in PARTS[name].comparisons(s) for group in c.pair(s).values()]
+
+
+def verdicts(claims: Sequence[Claim]) -> list[list[Verdict]]:
+    return [[finding.verdict for finding in claim.findings.values()] for claim in claims]
+
+
+def robust(e: Experiment) -> bool:
+    return e.algorithm == "dr-dsgd"
+
+
+def test_figure_1_as_the_paper_says_and_not() -> None:
+    groups = pairs_of("fig1")
+    good = fig1.claims(S, done(groups, lambda e: at(e, 78.0 + 0.01 * e.seed if robust(e) else 68.0)))
+    assert verdicts(good)[:3] == [["holds"] * 4] * 3
+    bad = fig1.claims(S, done(groups, lambda e: at(e, 40.0, 60.0) if robust(e) else at(e, 50.0, 80.0)))
+    assert verdicts(bad) == [
+        ["does not hold"] * 4, ["does not hold"] * 4, ["holds"] * 4, ["does not hold"] * 4,
+    ]  # fmt: skip
+    none = fig1.claims(S, done(groups, lambda e: None if robust(e) else at(e, 50.0)))
+    assert verdicts(none)[:3] == [["cannot be told"] * 4] * 3
+
+
+def test_a_gain_that_is_small_holds_in_part_only() -> None:
+    found = fig1.claims(S, done(pairs_of("fig1"), lambda e: at(e, 53.0 + 0.01 * e.seed if robust(e) else 50.0)))
+    assert verdicts(found)[0] == ["holds in part"] * 4
+
+
+@pytest.mark.parametrize(
+    ("dsgd", "dr_dsgd", "verdict"),
+    [
+        ([100, 100, None], [10, 10, 10], "holds"),
+        ([20, 20, 20], [10, 10, 10], "holds in part"),
+        ([10, 10, 10], [10, 20, 30], "does not hold"),
+        ([None, None, None], [10, None, None], "holds in part"),  # most seeds never get there
+        ([10, 10, 10], [None, None, None], "does not hold"),
+        ([], [], "cannot be told"),
+    ],
+)
+def test_fewer_rounds(dsgd: list[int | None], dr_dsgd: list[int | None], verdict: Verdict) -> None:
+    assert pairs.judge_rounds(dsgd, dr_dsgd, T=300, times=10.0).verdict == verdict
+
+
+def test_figure_3_wants_a_variance_down_by_half_of_60_percent_and_no_price() -> None:
+    groups = pairs_of("fig3")
+
+    def with_worst(worst: float, rest: float = 80.0) -> list[list[Verdict]]:
+        ends = lambda e: at(e, worst + e.seed, rest) if robust(e) else at(e, 40.0)  # noqa: E731  # as short as it gets
+        return verdicts(fig3.claims(S, done(groups, ends)))
+
+    assert with_worst(65.0) == [["holds", "holds"], ["holds", "holds"]]
+    assert with_worst(43.0) == [["holds in part"] * 2, ["holds"] * 2]
+    assert with_worst(20.0) == [["holds in part"] * 2, ["does not hold"] * 2]  # the average is still almost the same
+    assert with_worst(10.0, 70.0) == [["does not hold"] * 2, ["does not hold"] * 2]
+
+
+def test_figure_4_denser_is_better() -> None:
+    groups = pairs_of("fig4")
+    rising = fig4.claims(S, done(groups, lambda e: at(e, 40 + 50 * (e.p or 0) + (5 if robust(e) else 0) + e.seed / 99)))
+    assert verdicts(rising) == [["holds", "holds"]] * 4
+    falling = fig4.claims(S, done(groups, lambda e: at(e, 60 - 50 * (e.p or 0) - (5 if robust(e) else 0))))
+    assert verdicts(falling) == [["does not hold", "does not hold"]] * 4
+    one = fig4.claims(S, done(groups, lambda e: at(e, 50 - (5 if robust(e) and e.p == 0.3 else 0) + e.seed / 99)))
+    assert [row[0] for row in verdicts(one)] == ["does not hold", "holds in part"] * 2
+
+
+def test_figure_5_graphs() -> None:
+    groups, height = pairs_of("fig5"), {"geometric": 60.0, "ring": 40.0, "grid": 50.0}
+    good = fig5.claims(S, done(groups, lambda e: at(e, height[e.graph] + (5.0 + e.seed / 99 if robust(e) else 0.0))))
+    assert verdicts(good) == [["holds", "holds"]] * 2
+    height = {"geometric": 40.0, "ring": 60.0, "grid": 50.0}
+    bad = fig5.claims(S, done(groups, lambda e: at(e, height[e.graph] - (5.0 if robust(e) else 0.0))))
+    assert verdicts(bad) == [["does not hold", "does not hold"]] * 2
+
+
+def table_runs(ends: Ends) -> Done:
+    return done([group for data in table1.PRINTED for group in table1.rows(S, data).values()], ends)
+
+
+def test_table_1_trends() -> None:
+    # with mu: the average up, the worst three down, and so the spread up
+    def up(e: Experiment) -> list[float]:
+        assert e.mu is not None
+        return [50 - 2 * e.mu + e.seed / 10] * 3 + [90 + e.mu + e.seed / 10] * (e.devices - 3)
+
+    def down(e: Experiment) -> list[float]:
+        assert e.mu is not None
+        return [40 + 2 * e.mu + e.seed / 10] * 3 + [80 - e.mu + e.seed / 10] * (e.devices - 3)
+
+    trends, numbers, *_ = table1.claims(S, table_runs(up))
+    assert verdicts([trends, numbers]) == [["holds", "holds"], ["does not hold", "does not hold"]]
+    trends, *_ = table1.claims(S, table_runs(down))
+    assert verdicts([trends]) == [["does not hold", "does not hold"]]
+    trends, numbers, *_ = table1.claims(S, table_runs(lambda e: None if e.mu == 2 else up(e)))
+    assert verdicts([trends, numbers]) == [["cannot be told"] * 2] * 2
+
+
+def test_table_1_numbers_and_the_closest_reading() -> None:
+    right = table1.Reading("consensus", 3, "normalized", None)
+    groups = [group for r in table1.readings() for group in table1.reading_rows(S, r).values()]
+
+    def ends(e: Experiment) -> list[float]:
+        near = e.shards == right.shards and e.weights == right.weights and e.loss_clip is None
+        return at(e, 50.0, 72.5 if near else 95.0)
+
+    ranked = table1.closest(S, done(groups, ends))
+    assert len(ranked) == 36 and ranked[0][0] == right
+    assert all(a.mean <= b.mean for (_, a), (_, b) in zip(ranked, ranked[1:], strict=False))
+
+
+@pytest.mark.parametrize(("limit", "found"), [(0.15, 0.144), (0.4, 0.289), (1.0, 0.816), (1e-9, None)])
+def test_the_largest_step_is_found_from_either_side(limit: float, found: float | None) -> None:
+    runs: dict[Experiment, Kept] = {}
+    for _ in range(table1.MOST_STEPS + 2):
+        runs |= done([group for _, group in table1.steps(S, runs)], lambda e: at(e, 50.0) if e.eta < limit else None)
+    largest = table1.largest_step(S, runs)
+    assert largest == (found if found is None else pytest.approx(found, rel=0.01))
+    tried = [group.example.eta for _, group in table1.steps(S, runs)]
+    assert len(set(tried)) == len(tried)
+    finding = table1.divergence(table1.step(S, 0).runs(runs), largest)
+    assert finding.verdict == ("holds" if limit > 0.3 else "does not hold")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_names_its_runs_and_judges_both_models(name: str) -> None:
+    groups = PARTS[name].groups(QUICK, {})
+    assert groups and all(len(group.experiments) in (1, len(QUICK.seeds)) for group in groups)
+    found = PARTS[name].claims(QUICK, done(groups, lambda e: at(e, 50.0)))
+    for claim in found:
+        assert claim.text and claim.paper and claim.rule
+        assert list(claim.findings) == ["training"] or all(of.endswith(KINDS) for of in claim.findings)
+
+
+def test_sides_of_a_pair_differ_in_the_algorithm_only() -> None:
+    for name in PARTS:
+        for c in PARTS[name].comparisons(S):
+            dsgd, dr_dsgd = (group.example.model_dump() for group in c.pair(S).values())
+            differ = {key for key in dsgd if dsgd[key] != dr_dsgd[key]}
+            assert differ == {"algorithm", "mu", "weights"}
+
+
+def test_the_fair_sides_get_the_same_grid_and_the_same_data() -> None:
+    (c,) = PARTS["fig2"].comparisons(S)
+    for schedule in fair.SCHEDULES:
+        dsgd, dr_dsgd = (fair.trials(c, S, algorithm, schedule) for algorithm in fair.ALGORITHMS)
+        assert [g.example.eta for g in dsgd.values()] == [g.example.eta for g in dr_dsgd.values()]
+        for group in (*dsgd.values(), *dr_dsgd.values()):
+            assert all(e.validation and e.seed not in S.seeds for e in group.experiments)

@@ -1,0 +1,108 @@
+"""Doing what is not done: everything once, in any number of sittings, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from drdsgd import datasets
+from drdsgd.errors import InputError
+from drdsgd.experiment import Experiment
+from drdsgd.paper import job
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.store import Done, Store
+from drdsgd.records import Folder
+from tests.program import Crash, contents, small
+
+S = Settings(seeds=(0, 1))
+FIRST, SECOND = (Group(tuple(small(seed=seed, eta=eta) for seed in S.seeds)) for eta in (0.1, 0.2))
+
+
+def plan(done: Done) -> list[Group]:
+    """The second group is known to be needed only when the first is done."""
+    return [FIRST, SECOND] if all(e in done for e in FIRST.experiments) else [FIRST]
+
+
+def test_what_depends_on_results_follows_them(tmp_path: Path) -> None:
+    store, seen = Store(tmp_path / "runs"), list[float]()
+    job.do(plan, store, tmp_path / "work", 1, lambda done, total, note: seen.append(done / total))
+    assert set(store.runs) == {*FIRST.experiments, *SECOND.experiments}
+    assert set(Store(tmp_path / "runs").runs) == set(store.runs)
+    assert not (tmp_path / "work").exists()
+    assert seen[0] == 0 and seen[-1] == pytest.approx(1) and all(0 <= part <= 1 + 1e-9 for part in seen)
+
+
+def test_nothing_is_done_twice(tmp_path: Path) -> None:
+    job.do(plan, Store(tmp_path / "runs"), tmp_path / "work", 1)
+    before = contents(tmp_path / "runs")
+    with patch("drdsgd.workers.team", side_effect=Crash):
+        job.do(plan, Store(tmp_path / "runs"), tmp_path / "work", 1)
+    assert contents(tmp_path / "runs") == before
+
+
+def test_what_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    job.do(plan, whole := Store(tmp_path / "whole"), tmp_path / "work", 1)
+
+    def crash(done: float, total: float, note: str) -> None:
+        if done > 0.6 * total:
+            raise Crash
+
+    with pytest.raises(Crash):
+        job.do(plan, store := Store(tmp_path / "runs"), tmp_path / "work", 1, crash)
+    kept = contents(tmp_path / "runs")
+    assert len(kept) == 1  # the first; the second was on its way
+    assert Folder(next((tmp_path / "work").iterdir())).status == "unfinished"
+    job.do(plan, store := Store(tmp_path / "runs"), tmp_path / "work", 1)
+    assert kept.items() <= contents(tmp_path / "runs").items()
+    without_time = {e: {**run.__dict__, "seconds": 0} for e, run in store.runs.items()}
+    assert without_time == {e: {**run.__dict__, "seconds": 0} for e, run in whole.runs.items()}
+
+
+def test_a_run_that_was_over_when_the_process_was_killed_is_kept(tmp_path: Path) -> None:
+    from drdsgd.paper.store import name_of
+    from drdsgd.runs import run
+
+    e = FIRST.experiments[0]
+    run(e, tmp_path / "work" / name_of(e))
+    store = Store(tmp_path / "runs")
+    with Folder(tmp_path / "work" / name_of(e)).lock():  # a process that has not let go of it yet
+        assert job.harvest([e], store, tmp_path / "work") == []
+    assert [run.experiment for run in job.harvest([e], store, tmp_path / "work")] == [e]
+    assert not (tmp_path / "work" / name_of(e)).exists()
+
+
+def test_a_shared_experiment_is_done_once() -> None:
+    assert job.missing([FIRST, FIRST, Group(SECOND.experiments, ready=False)], {}) == list(FIRST.experiments)
+
+
+@pytest.mark.parametrize(
+    ("now", "line"),
+    [
+        (Settings(seeds=(0, 1, 2)), r"--seeds 0,1,2: .* holds results with 0,1; use another --out"),
+        (Settings(seeds=(0, 1), rounds=7), r"--rounds 7: .* holds results with none"),
+        (Settings(seeds=(0, 1), quick=True), r"--quick true: .* holds results with false"),
+    ],
+)
+def test_a_folder_of_other_settings_is_refused(tmp_path: Path, now: Settings, line: str) -> None:
+    job.check_folder(tmp_path, S)
+    job.check_folder(tmp_path, S)
+    with pytest.raises(InputError, match=line):
+        job.check_folder(tmp_path, now)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", json.dumps({"seeds": [0, 1]})])
+def test_a_corrupt_settings_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(InputError, match=r"settings\.json is corrupt"):
+        job.check_folder(tmp_path, S)
+
+
+def test_a_missing_data_set_is_said_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_places", lambda known, data_dir: [tmp_path])
+    group = Group((Experiment(dataset="fashion-mnist", threads=1),))
+    with pytest.raises(InputError, match="drdsgd data get fashion-mnist"):
+        job.check_data([FIRST, group])
+    job.check_data([FIRST])

@@ -1,0 +1,141 @@
+"""`drdsgd reproduce`: the whole way, on the embedded data, with the code that judges the real runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from drdsgd import datasets
+from drdsgd.paper import theory
+from drdsgd.paper.parts import PARTS
+from drdsgd.paper.plan import Settings
+from drdsgd.paper.store import Store, kept
+from drdsgd.records import read
+from tests.program import Crash, contents, drdsgd, refused
+
+VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`drdsgd reproduce all --quick`, all of it."""
+    out = tmp_path_factory.mktemp("quick") / "out"
+    said = drdsgd("reproduce", "all", "--quick", "--out", out, "--records", out / "none")
+    assert said.status == 0, said.err
+    assert all(f"\n{name}: " in said.out for name in (*PARTS, "theory"))
+    return out
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_part_leaves_numbers_pictures_and_verdicts(everything: Path) -> None:
+    for name in (*PARTS, "theory"):
+        files = {path.name for path in (everything / name).iterdir()}
+        assert "verdicts.json" in files
+        pictures = {Path(file).stem for file in files if file.endswith(".png")}
+        assert pictures and {f"{picture}.pdf" for picture in pictures} <= files
+        for claim in json.loads((everything / name / "verdicts.json").read_text()):
+            assert claim["rule"] and claim["paper"]
+            assert all(f["verdict"] in VERDICTS and f["ours"] for f in claim["findings"].values())
+        for file in (everything / name).glob("*.csv"):
+            assert rows(file), file
+
+
+def test_verdicts_are_those_of_the_rules(everything: Path) -> None:
+    s, done = Settings((0, 1), None, True), Store(everything / "runs").runs
+    for name, part in PARTS.items():
+        stored = json.loads((everything / name / "verdicts.json").read_text())
+        fresh = part.claims(s, done)
+        assert [claim["text"] for claim in stored] == [claim.text for claim in fresh]
+        for claim, other in zip(stored, fresh, strict=True):
+            assert {of: f["verdict"] for of, f in claim["findings"].items()} == {
+                of: f.verdict for of, f in other.findings.items()
+            }
+
+
+def test_every_row_names_its_runs(everything: Path) -> None:
+    names = {path.stem for path in (everything / "runs").iterdir()}
+    for name in PARTS:
+        for file in (everything / name).glob("*.csv"):
+            for row in rows(file):
+                assert set((row.get("run") or row["runs"]).split()) <= names, file
+
+
+def test_a_run_can_be_repeated_from_its_record(everything: Path, tmp_path: Path) -> None:
+    row = rows(everything / "fig1" / "curves.csv")[-1]
+    record = everything / "runs" / f"{row['run']}.json"
+    assert drdsgd("train", record, "--out", tmp_path / "again").status == 0
+    again, before = kept(read(tmp_path / "again")), json.loads(record.read_text())
+    assert {**again.__dict__, "seconds": 0, "experiment": 0} == {
+        **Store(everything / "runs").runs[again.experiment].__dict__, "seconds": 0, "experiment": 0,
+    }  # fmt: skip
+    assert before["curves"] == again.curves
+
+
+def test_a_second_time_nothing_runs_and_nothing_changes(everything: Path) -> None:
+    before = contents(everything)
+    with patch("drdsgd.workers.team", side_effect=Crash), patch.object(theory, "measure", side_effect=Crash):
+        for name in ("fig1", "theory"):
+            assert drdsgd("reproduce", name, "--quick", "--out", everything).status == 0
+    assert contents(everything) == before
+
+
+def test_another_folder_takes_the_records_that_fit(everything: Path, tmp_path: Path) -> None:
+    with patch("drdsgd.workers.team", side_effect=Crash):
+        said = drdsgd("reproduce", "fig5", "--quick", "--out", tmp_path / "out", "--records", everything / "runs")
+    assert said.status == 0, said.err
+    assert contents(tmp_path / "out" / "fig5") == contents(everything / "fig5")
+    assert contents(tmp_path / "out" / "runs").items() <= contents(everything / "runs").items()
+
+
+class Page(HTMLParser):
+    """What a page would load, and how deep it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_pages(everything: Path) -> None:
+    page = Page()
+    page.feed((everything / "report.html").read_text())
+    assert page.loads and all(load.startswith("data:image/png;base64,") for load in page.loads)
+    assert "script" not in page.tags
+    text = (everything / "README.md").read_text()
+    first = text[: text.index("## ")].replace(r"\|", "|")
+    for name in (*PARTS, "theory"):  # all verdicts stand on the first page, the bad ones, too
+        for claim in json.loads((everything / name / "verdicts.json").read_text()):
+            assert claim["text"] in first
+            assert all(finding["verdict"] in first for finding in claim["findings"].values())
+    for line in text.splitlines():
+        if line.startswith("!["):
+            assert (everything / line[line.index("](") + 2 : -1]).exists()
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "did you mean fig1?" in refused("reproduce", "fig11")
+    assert "--seeds x" in refused("reproduce", "fig1", "--seeds", "x")
+    assert "--rounds 0: at least 1" in refused("reproduce", "fig1", "--rounds", "0")
+    assert "--threads many: not a whole number" in refused("reproduce", "fig1", "--threads", "many")
+    monkeypatch.setattr(datasets, "_places", lambda known, data_dir: [tmp_path / "nowhere"])
+    out = tmp_path / "out"
+    assert "drdsgd data get cifar10" in refused("reproduce", "fig2", "--out", out)
+    assert not out.exists()  # what is refused leaves nothing
+    assert drdsgd("reproduce", "theory", "--quick", "--out", out).status == 0
+    assert "--seeds 0,1,2" in refused("reproduce", "theory", "--quick", "--seeds", "3", "--out", out)
+    (out / "runs").mkdir()
+    (out / "runs" / "half.json").write_text('{"name"')
+    assert "half.json is not the record of a run" in refused("reproduce", "fig1", "--quick", "--out", out)
