@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from drdsgd import summary
+from drdsgd import records, summary
 from drdsgd.experiment import Experiment
 from drdsgd.metrics import Accuracy, Metrics
+from drdsgd.paper import store
+from drdsgd.paper.store import Kept
 from drdsgd.records import Network, Record, Status
 from drdsgd.runs import run
 
@@ -51,16 +53,29 @@ def record(
     """A run whose devices are at 50 % until its last evaluation, and there at `ends`."""
     K = len(ends)
     e = experiment(**{"devices": K, **fields})
-    network = Network(
+    lines = [metrics(t, [50.0] * K) for t in rounds[:-1]] + [metrics(rounds[-1], ends)]
+    path = Path("runs") / e.algorithm / f"seed-{e.seed}"
+    return Record(path, e, network(K), lines, status, message, {"drdsgd": "0.1.0"})
+
+
+def network(K: int) -> Network:
+    """A ring."""
+    return Network(
         edges=[(i, (i + 1) % K) for i in range(K)],
         positions=[(math.cos(i), math.sin(i)) for i in range(K)],
         label_counts=[[3, i] for i in range(K)],
         data_sha256="",
         rho=0.5,
     )
-    lines = [metrics(t, [50.0] * K) for t in rounds[:-1]] + [metrics(rounds[-1], ends)]
-    path = Path("runs") / e.algorithm / f"seed-{e.seed}"
-    return Record(path, e, network, lines, status, message, {"drdsgd": "0.1.0"})
+
+
+def kept(e: Experiment, ends: Sequence[float], status: Status = "finished") -> Kept:
+    """A run whose devices rise from 10 % to `ends`; one that did not finish was on that way for half the rounds."""
+    rounds = sorted({*range(0, e.rounds + 1, e.eval_every), e.rounds})
+    if status != "finished":
+        rounds = [t for t in rounds if 2 * t <= e.rounds]
+    lines = [metrics(t, [10 + (end - 10) * (t / e.rounds) ** 0.5 for end in ends]) for t in rounds]
+    return store.kept(Record(Path("run"), e, network(len(ends)), lines, status, "", records.versions()))
 
 
 def pair(worst: Sequence[float], average: Sequence[float]) -> list[summary.Row]:

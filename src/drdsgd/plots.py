@@ -17,25 +17,39 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from drdsgd.errors import InputError
 from drdsgd.files import replacing
 from drdsgd.graphs import Positions, layout
-from drdsgd.records import Record
+from drdsgd.records import Record, Status
 from drdsgd.report import COLOURS
-from drdsgd.summary import Groups, Measure, curve
+from drdsgd.summary import Curve, Groups, Measure, curve
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["check_kind", "cost", "curves", "network"]
+__all__ = [
+    "COLOURS",
+    "PANELS",
+    "against_rounds",
+    "check_kind",
+    "cost",
+    "curves",
+    "draw_curve",
+    "draw_end",
+    "draw_graph",
+    "network",
+    "save",
+    "style",
+]
 
 Array = np.ndarray[Any, Any]
 
 _FORMATS = ("png", "pdf", "svg")
 _LINES = ("-", "--", ":", "-.")
-_PANELS: dict[Measure, tuple[str, str]] = {
+PANELS: dict[Measure, tuple[str, str]] = {
     "average": ("Average over devices", "{} accuracy in %"),
     "worst": ("Worst-off device", "{} accuracy in %"),
     "stdev": ("STDEV over devices", "percentage points"),
@@ -63,47 +77,62 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def _style() -> AbstractContextManager[None]:
+def style() -> AbstractContextManager[None]:
+    """What all pictures have in common; a figure is both made and saved within it."""
     return mpl.rc_context(_STYLE)
 
 
 def curves(groups: Groups, path: Path) -> Path:
     """Draw average, worst and STDEV of the consensus model against rounds, a line and a band per group."""
-    with _style():
+    with style():
         rows = -(-len(groups) // 4)
         validation = [record.experiment.validation is not None for group in groups.values() for record in group]
         samples = "test" if not any(validation) else "validation" if all(validation) else "validation or test"
         figure = Figure(figsize=(10.5, 3.3 + 0.22 * rows), layout="constrained")
-        for axes, (measure, (title, unit)) in zip(figure.subplots(1, 3), _PANELS.items(), strict=True):
+        for axes, (measure, (title, unit)) in zip(figure.subplots(1, 3), PANELS.items(), strict=True):
             for i, group in enumerate(groups.values()):
                 _draw_curve(axes, i, group, measure)
             axes.set(title=title, xlabel="rounds", ylabel=unit.format(samples))
-            axes.set_xlim(left=0)
-            axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+            against_rounds(axes)
         lines = [line for line in figure.axes[0].lines if line.get_marker() == "None"]
         if lines:
             figure.legend(lines, list(groups), loc="outside lower center", ncols=min(len(groups), 4))
-        return _save(figure, path)
+        return save(figure, path)
 
 
 def _draw_curve(axes: Axes, i: int, group: Sequence[Record], measure: Measure) -> None:
-    points = curve(group, "consensus", measure)
+    colour, style = COLOURS[i % len(COLOURS)], _LINES[i // len(COLOURS) % len(_LINES)]
+    draw_curve(axes, curve(group, "consensus", measure), colour, style)
+    for record in group:
+        draw_end(axes, record.status, record.final.round, getattr(record.final.consensus, measure), colour)
+
+
+def draw_curve(axes: Axes, points: Curve, colour: str, style: str = "-", alpha: float = 0.18) -> Line2D:
+    """A line through the means, and a band of one standard error (none where there is one seed)."""
     mean = np.array([value.mean for value in points.values])
     error = np.array([value.error for value in points.values])
-    colour, style = COLOURS[i % len(COLOURS)], _LINES[i // len(COLOURS) % len(_LINES)]
-    axes.plot(points.rounds, mean, color=colour, linestyle=style, linewidth=1.9, zorder=3)
-    axes.fill_between(points.rounds, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
-    for record in group:
-        if record.status != "finished":
-            mark = "x" if record.status == "diverged" else "o"
-            end = getattr(record.final.consensus, measure)
-            axes.plot(record.final.round, end, mark, color=colour, fillstyle="none", zorder=4, clip_on=False)
+    axes.fill_between(points.rounds, mean - error, mean + error, color=colour, alpha=alpha, linewidth=0)
+    (line,) = axes.plot(points.rounds, mean, color=colour, linestyle=style, linewidth=1.9, zorder=3)
+    return line
+
+
+def draw_end(axes: Axes, status: Status, t: int, value: float, colour: str) -> None:
+    """Mark where a run ended before its time: x if it diverged, o if it was stopped."""
+    if status != "finished":
+        mark = "x" if status == "diverged" else "o"
+        axes.plot(t, value, mark, color=colour, fillstyle="none", zorder=4, clip_on=False)
+
+
+def against_rounds(axes: Axes) -> None:
+    """Rounds begin at zero and are whole; no accuracy is below zero."""
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
 
 
 def cost(seconds: Mapping[int, Sequence[float]], path: Path) -> Path:
     """Draw the cost of a device and round against the number of devices: median, lowest and highest of each."""
-    with _style():
+    with style():
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         axes = figure.add_subplot()
         K, times = np.array(list(seconds)), [1e6 * np.asarray(values) for values in seconds.values()]
@@ -116,7 +145,7 @@ def cost(seconds: Mapping[int, Sequence[float]], path: Path) -> Path:
         axes.minorticks_off()
         axes.margins(x=0.05)
         axes.set_ylim(bottom=0)
-        return _save(figure, path)
+        return save(figure, path)
 
 
 def network(graph: nx.Graph, path: Path, *, values: Sequence[float] | None = None, label: str = "") -> Path:
@@ -124,20 +153,26 @@ def network(graph: nx.Graph, path: Path, *, values: Sequence[float] | None = Non
     K = graph.number_of_nodes()
     if values is not None and len(values) != K:
         raise InputError(f"values has {len(values)} numbers, but the graph has {K} nodes; give one for each")
-    with _style():
+    with style():
         figure = Figure(figsize=(6.4 if values is not None else 5.6, 5.6), layout="constrained")
-        axes = figure.add_subplot(aspect="equal")
-        axes.set_axis_off()
-        axes.margins(0.08)
-        places = layout(graph)
+        axes = figure.add_subplot()
         fills = [COLOURS[0]] * K
         if values is not None:
             scale = _scale(values)
             fills = [to_hex(colour) for colour in scale.to_rgba(_known(values))]
             figure.colorbar(scale, ax=axes, label=label, shrink=0.7, pad=0.02)
-        _draw_links(axes, graph, places)
-        _draw_nodes(axes, places, dict(zip(graph, fills, strict=True)))
-        return _save(figure, path)
+        draw_graph(axes, graph, fills)
+        return save(figure, path)
+
+
+def draw_graph(axes: Axes, graph: nx.Graph, fills: Sequence[str], *, width: float = 5.6) -> None:
+    """Fill the axes, which are about `width` inches wide, with a graph; nodes have numbers where these can be read."""
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.margins(0.08)
+    places = layout(graph)
+    _draw_links(axes, graph, places)
+    _draw_nodes(axes, places, dict(zip(graph, fills, strict=True)), (width / 5.6) ** 2)
 
 
 def _scale(values: Sequence[float]) -> ScalarMappable:
@@ -159,15 +194,15 @@ def _draw_links(axes: Axes, graph: nx.Graph, places: Positions) -> None:
     axes.add_collection(LineCollection(links, colors="#667080", linewidths=1.0, alpha=alpha, zorder=1))
 
 
-def _draw_nodes(axes: Axes, places: Positions, fills: dict[int, str]) -> None:
+def _draw_nodes(axes: Axes, places: Positions, fills: dict[int, str], area: float) -> None:
     K = len(places)
     x, y = zip(*places.values(), strict=True)
-    size, edge = float(np.clip(9000 / K, 12, 420)), 1.2 if K <= 200 else 0.4
+    size, edge = float(np.clip(9000 * area / K, 12, 420)), 1.2 if K <= 200 else 0.4
     axes.scatter(x, y, s=size, c=[fills[node] for node in places], edgecolors="white", linewidths=edge, zorder=2)
-    for node, place in places.items() if K <= 60 else ():
+    for node, place in places.items() if size >= 150 else ():
         ink = "white" if _luminance(fills[node]) < 0.5 else "black"
-        size = 9 if K <= 30 else 7
-        axes.annotate(str(node), place, ha="center", va="center", fontsize=size, color=ink, zorder=3)
+        font = 9 if K <= 30 else 7
+        axes.annotate(str(node), place, ha="center", va="center", fontsize=font, color=ink, zorder=3)
 
 
 def _luminance(colour: str) -> float:
@@ -187,7 +222,7 @@ def check_kind(path: Path) -> str:
     return kind
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format of the path's suffix, whole or not at all."""
     kind = check_kind(path)
     # without the date the same data give the same file

@@ -44,6 +44,7 @@ __all__ = [
     "groups",
     "headline",
     "legend",
+    "over_rounds",
     "rich_table",
     "signed",
     "table",
@@ -459,8 +460,20 @@ class Curve:
 
 
 def curve(group: Sequence[Record], kind: Kind, measure: Measure) -> Curve:
-    """A measure against rounds. A run counts as far as it got; a round counts if all runs that got there have it."""
-    runs = [{m.round: float(getattr(getattr(m, kind), measure)) for m in record.metrics} for record in group]
+    """A measure against rounds."""
+    return over_rounds(
+        [{m.round: float(getattr(getattr(m, kind), measure)) for m in record.metrics} for record in group]
+    )
+
+
+def over_rounds(runs: Sequence[Mapping[int, float]]) -> Curve:
+    """The curve of runs that have a value at each evaluated round.
+
+    A run counts as far as it got; a round counts if all runs that got there have it.
+
+    >>> over_rounds([{0: 1.0, 5: 2.0, 10: 3.0}, {0: 3.0, 5: 4.0}]).values[1:]
+    [Estimate(mean=3.0, error=1.0, n=2), Estimate(mean=3.0, error=nan, n=1)]
+    """
     rounds, values = [], []
     for t in sorted(set().union(*runs)):
         there = [run for run in runs if max(run) >= t]
