@@ -17,7 +17,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from drdsgd.errors import InputError
@@ -107,13 +106,12 @@ def _draw_curve(axes: Axes, i: int, group: Sequence[Record], measure: Measure) -
         draw_end(axes, record.status, record.final.round, getattr(record.final.consensus, measure), colour)
 
 
-def draw_curve(axes: Axes, points: Curve, colour: str, style: str = "-", alpha: float = 0.18) -> Line2D:
+def draw_curve(axes: Axes, points: Curve, colour: str, style: str = "-", alpha: float = 0.18) -> None:
     """A line through the means, and a band of one standard error (none where there is one seed)."""
     mean = np.array([value.mean for value in points.values])
     error = np.array([value.error for value in points.values])
     axes.fill_between(points.rounds, mean - error, mean + error, color=colour, alpha=alpha, linewidth=0)
-    (line,) = axes.plot(points.rounds, mean, color=colour, linestyle=style, linewidth=1.9, zorder=3)
-    return line
+    axes.plot(points.rounds, mean, color=colour, linestyle=style, linewidth=1.9, zorder=3)
 
 
 def draw_end(axes: Axes, status: Status, t: int, value: float, colour: str) -> None:

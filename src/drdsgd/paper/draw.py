@@ -309,9 +309,7 @@ def table_figure(s: Settings, done: Done) -> Figure:
     return figure
 
 
-def _draw_estimates(
-    axes: Axes, points: Sequence[tuple[float, Estimate]], *, across: bool = False, **look: Any
-) -> None:
+def _draw_estimates(axes: Axes, points: Sequence[tuple[float, Estimate]], *, across: bool = False, **look: Any) -> None:
     """Dots with error bars at places on the x axis (`across`: on the y axis); one seed has no bar."""
     if not points:
         return
