@@ -59,7 +59,8 @@ def test_graph_says_what_the_theory_says(tmp_path: Path, name: str) -> None:
         "rho": "0.640000",
         "spectral gap 1 - sqrt(rho)": "0.200000",
         # 6 (1 - 4/5) / (8 * 4/5)
-        "Theorem 1, mu = 6": "eta below min(0.1875 / G, 1) / L (L: bound on curvature, G: on gradients and exp(loss / mu))",
+        "Theorem 1, mu = 6": "eta below min(0.1875 / G, 1) / L "
+        "(L: bound on curvature, G: on gradients and exp(loss / mu))",
         "eta = sqrt(K / T), T = 80": "0.2500",
         "B = sqrt(K T), T = 80": "20.0",
         "picture": str(tmp_path / name),

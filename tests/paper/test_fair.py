@@ -13,6 +13,8 @@ from tests.made import kept
 
 S = Settings(seeds=(0, 1))
 (C,) = PARTS["fig2"].comparisons(S)
+# worst and average on validation data, by multiple; None if all diverged
+Scores = dict[float, tuple[float, float] | None]
 
 
 def ending(group: Group, worst: float, average: float = 60.0) -> dict[Experiment, Kept]:
@@ -23,7 +25,7 @@ def ending(group: Group, worst: float, average: float = 60.0) -> dict[Experiment
     }
 
 
-def tried(scores: dict[float, tuple[float, float] | None]) -> dict[Experiment, Kept]:
+def tried(scores: Scores) -> dict[Experiment, Kept]:
     """Validation runs of DSGD with a constant step, by multiple; None for one that diverged."""
     done: dict[Experiment, Kept] = {}
     for multiple, group in fair.trials(C, S, "dsgd", "constant").items():
@@ -36,9 +38,9 @@ def tried(scores: dict[float, tuple[float, float] | None]) -> dict[Experiment, K
 
 
 def test_the_best_step_serves_the_worst_off_device_best() -> None:
-    scores: dict[float, tuple[float, float] | None] = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None}
+    scores: Scores = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None}
     assert fair.best(C, S, "dsgd", "constant", tried(scores)) == 1.0
-    equal: dict[float, tuple[float, float] | None] = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None}
+    equal: Scores = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None}
     assert fair.best(C, S, "dsgd", "constant", tried(equal)) == 1.0  # the average decides between equals
     assert fair.best(C, S, "dsgd", "constant", tried(dict.fromkeys(scores))) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -143,7 +144,7 @@ def test_table_1_numbers_and_the_closest_reading() -> None:
 
     ranked = table1.closest(S, done(groups, ends))
     assert len(ranked) == 36 and ranked[0][0] == right
-    assert all(a.mean <= b.mean for (_, a), (_, b) in zip(ranked, ranked[1:], strict=False))
+    assert all(a.mean <= b.mean for (_, a), (_, b) in itertools.pairwise(ranked))
 
 
 @pytest.mark.parametrize(("limit", "found"), [(0.15, 0.144), (0.4, 0.289), (1.0, 0.816), (1e-9, None)])

@@ -1,4 +1,4 @@
-"""Small records of runs: they say what the run's folder says, come back as they were, and are taken only if they fit."""
+"""Small records of runs: they say what the run's folder says, come back as they were, and are taken if they fit."""
 
 from __future__ import annotations
 
@@ -96,5 +96,6 @@ def test_names_differ_where_experiments_do() -> None:
 
 
 def test_ends_leave_out_what_diverged() -> None:
-    one, other = made.kept(made.experiment(seed=1), [50.0] * 5), made.kept(made.experiment(seed=2), [9.0] * 5, "diverged")
+    one = made.kept(made.experiment(seed=1), [50.0] * 5)
+    other = made.kept(made.experiment(seed=2), [9.0] * 5, "diverged")
     assert ends([one, other], "consensus", "average") == {1: 50.0} and diverged([one, other]) == 1

@@ -19,7 +19,7 @@ from typing import Literal
 
 from drdsgd.paper.claims import paired
 from drdsgd.paper.plan import Comparison, DataName, Group, Settings, waiting
-from drdsgd.paper.store import Done, Kept, ends
+from drdsgd.paper.store import Done, ends
 from drdsgd.summary import Estimate, Kind, Measure
 
 __all__ = ["ALGORITHMS", "SCHEDULES", "Gain", "best", "gain", "matched", "multiples", "trials", "variants"]
@@ -86,7 +86,7 @@ def variants(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
 
     step = c.group(s, "dsgd", eta=matched(c, s, done), eval_every=rounds)
     found = {MATCHED: step if ready([c.pair(s)["DR-DSGD"]]) else waiting(step)}
-    for schedule, name in SCHEDULES.items():
+    for schedule, name in SCHEDULES.items() if c.tuned else ():
         for algorithm, label in ALGORITHMS.items():
             tried = ready(list(trials(c, s, algorithm, schedule).values()))
             multiple = best(c, s, algorithm, schedule, done) if tried else None
@@ -111,17 +111,17 @@ class Gain:
 def gain(c: Comparison, s: Settings, done: Done, kind: Kind, measure: Measure) -> Gain:
     """How much of the gain at the same eta is left when steps are matched, or tuned; all paired by seed."""
     groups = {**c.pair(s), **variants(c, s, done)}
-    at_end = {label: ends(_ready_runs(group, done), kind, measure) for label, group in groups.items()}
+    at_end = {label: ends(group.runs(done) if group.ready else [], kind, measure) for label, group in groups.items()}
+    none: dict[int, float] = {}
     return Gain(
         paired(at_end["DR-DSGD"], at_end["DSGD"]),
         paired(at_end[MATCHED], at_end["DSGD"]),
         paired(at_end["DR-DSGD"], at_end[MATCHED]),
-        *(paired(at_end[f"DR-DSGD, {name}"], at_end[f"DSGD, {name}"]) for name in SCHEDULES.values()),
+        *(
+            paired(at_end.get(f"DR-DSGD, {name}", none), at_end.get(f"DSGD, {name}", none))
+            for name in SCHEDULES.values()
+        ),
     )
-
-
-def _ready_runs(group: Group, done: Done) -> list[Kept]:
-    return group.runs(done) if group.ready else []
 
 
 def _rounded(eta: float) -> float:

@@ -79,7 +79,8 @@ def do(plan: Plan, store: Store, work: Path, at_once: int, watch: Watch = lambda
         harvest((e for group in groups for e in group.experiments), store, work)
         todo = missing(groups, store.runs)
         if not todo:
-            shutil.rmtree(work, ignore_errors=True)
+            with suppress(OSError):  # not there, or with runs of another command in it
+                work.rmdir()
             return
         try:
             _run(todo, {e: cost(e) for group in groups for e in group.experiments}, store, work, at_once, watch)

@@ -25,9 +25,11 @@ class Part:
     title: str
     groups: Callable[[Settings, Done], list[Group]]
     claims: Callable[[Settings, Done], list[Claim]]
-    comparisons: Callable[[Settings], list[Comparison]]
     draw: Callable[[Settings, Done, Path], dict[Path, str]]
     """Draws into a folder; the pictures (without suffix) and what each shows."""
+    comparisons: Callable[[Settings], list[Comparison]]
+    readings: Callable[[Settings], dict[str, Group]]
+    """Other ways to read what the paper leaves open, beside its own setting."""
 
 
 class _Figure(Protocol):
@@ -38,7 +40,15 @@ class _Figure(Protocol):
     def claims(self, s: Settings, done: Done) -> list[Claim]: ...
 
 
-def _figure(module: _Figure, drawn: Callable[[Settings, Done, Path], dict[Path, str]]) -> Part:
+def _no_readings(s: Settings) -> dict[str, Group]:
+    return {}
+
+
+def _figure(
+    module: _Figure,
+    drawn: Callable[[Settings, Done, Path], dict[Path, str]],
+    readings: Callable[[Settings], dict[str, Group]] = _no_readings,
+) -> Part:
     """A figure that compares DSGD with DR-DSGD; with it goes the fair comparison."""
 
     def groups(s: Settings, done: Done) -> list[Group]:
@@ -46,11 +56,11 @@ def _figure(module: _Figure, drawn: Callable[[Settings, Done, Path], dict[Path, 
         for c in module.comparisons(s):
             found += c.pair(s).values()
         for c in module.comparisons(s):
-            for algorithm in fair.ALGORITHMS:
+            for algorithm in fair.ALGORITHMS if c.tuned else ():
                 for schedule in fair.SCHEDULES:
                     found += fair.trials(c, s, algorithm, schedule).values()
             found += fair.variants(c, s, done).values()
-        return found
+        return found + list(readings(s).values())
 
     def pictures(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
         found = drawn(s, done, folder)
@@ -58,7 +68,7 @@ def _figure(module: _Figure, drawn: Callable[[Settings, Done, Path], dict[Path, 
         draw.gains(module.comparisons(s), s, done, stem)
         return {**found, stem: "How much of the gain is step size and how much robustness: points of worst accuracy"}
 
-    return Part(module.TITLE, groups, module.claims, module.comparisons, pictures)
+    return Part(module.TITLE, groups, module.claims, pictures, module.comparisons, readings)
 
 
 def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path, str]]:
@@ -99,9 +109,9 @@ def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
 
 PARTS: dict[str, Part] = {
     "fig1": _figure(fig1, _draw_curves(fig1)),
-    "fig2": _figure(fig2, _draw_curves(fig2)),
+    "fig2": _figure(fig2, _draw_curves(fig2), fig2.readings),
     "fig3": _figure(fig3, _draw_spread),
     "fig4": _figure(fig4, _draw_denser),
     "fig5": _figure(fig5, _draw_topologies),
-    "table1": Part(table1.TITLE, table1.groups, table1.claims, lambda s: [], _draw_table),
+    "table1": Part(table1.TITLE, table1.groups, table1.claims, _draw_table, lambda s: [], table1.slow_readings),
 }

@@ -57,8 +57,16 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def tables(part: Part, s: Settings, done: Done) -> dict[str, list[Row]]:
     """The CSV files of a part, by name."""
     compared = part.comparisons(s)
+    others = {
+        "others": [
+            row
+            for name, group in part.readings(s).items()
+            for run in group.runs(done)
+            for row in end_rows({"reading": name}, run)
+        ]
+    }
     if not compared:
-        return _of_table1(s, done)
+        return _of_table1(s, done) | others
     paired = [
         ({"setting": c.name, "algorithm": label}, run)
         for c in compared
@@ -71,6 +79,7 @@ def tables(part: Part, s: Settings, done: Done) -> dict[str, list[Row]]:
         "fair": [row for c in compared for row in _fair_rows(c, s, done)],
         "tuning": [row for c in compared for row in _tuning_rows(c, s, done)],
         "gains": [row for c in compared for row in _gain_rows(c, s, done)],
+        **(others if others["others"] else {}),
     }
 
 
@@ -153,7 +162,7 @@ def _fair_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
 
 
 def _tuning_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
-    for schedule in fair.SCHEDULES:
+    for schedule in fair.SCHEDULES if c.tuned else ():
         for algorithm in fair.ALGORITHMS:
             chosen = fair.best(c, s, algorithm, schedule, done)
             for multiple, group in fair.trials(c, s, algorithm, schedule).items():
@@ -199,7 +208,9 @@ def section(part: Part, s: Settings, done: Done, claims: Sequence[Claim], pictur
     if compared := part.comparisons(s):
         blocks += [Heading("At the end of all runs", 3), _end_table(compared, s, done)]
         blocks += [Heading("Step size or robustness?", 3), _gain_table(compared, s, done)]
-    else:
+    if others := part.readings(s):
+        blocks += [Heading("Other readings", 3), _others_table(others, done)]
+    if not compared:
         blocks += [Heading("Beside the printed numbers", 3), *_printed_tables(s, done)]
         blocks += [Heading("The open readings, the closest first", 3), _reading_table(s, done)]
         blocks += [Heading("mu = 2: how large a step?", 3), _step_table(s, done)]
@@ -251,6 +262,19 @@ def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
                     _finished(runs),
                 ])  # fmt: skip
     return Table(["setting", "side", "eta", "model", *LABELS.values(), "finished"], rows)
+
+
+def _others_table(others: Mapping[str, Group], done: Done) -> Table:
+    rows = [
+        [
+            name, kind,
+            *(str(Estimate.over(list(ends(group.runs(done), kind, measure).values()))) for measure in MEASURES),
+            _finished(group.runs(done)),
+        ]
+        for name, group in others.items()
+        for kind in KINDS
+    ]  # fmt: skip
+    return Table(["reading", "model", *LABELS.values(), "finished"], rows)
 
 
 def _finished(runs: Sequence[Kept]) -> str:

@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drdsgd.paper.claims import Claim, Finding, Verdict, together, trend
@@ -75,6 +75,21 @@ def reading_rows(s: Settings, r: Reading) -> dict[float, Group]:
     """The table's rows on Fashion-MNIST as read so."""
     clip = {} if r.loss_clip is None else {"loss_clip": r.loss_clip}
     return rows(s, "Fashion-MNIST", shards=r.shards, weights=r.weights, **clip)
+
+
+def slow_readings(s: Settings) -> dict[str, Group]:
+    """Some on CIFAR-10, where a run takes ten minutes: at mu = 5, for the first seed."""
+    first, mu = replace(s, seeds=s.seeds[:1]), MUS[-1]
+    choices: dict[str, dict[str, Any]] = {
+        "as in the table": {},
+        "pixels in [0, 1]": {"scaling": "unit"},
+        "4 shards": {"shards": 4},
+        "weights without 1 / mu": {"weights": "without-mu"},
+    }
+    return {
+        f"CIFAR-10, mu = {mu:g}, {name}": Group.of(first, fields(s, "CIFAR-10", mu, **choice))
+        for name, choice in choices.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -148,7 +163,7 @@ def groups(s: Settings, done: Done) -> list[Group]:
     """All that the table, its readings and the search for a step need, as far as one can say by now."""
     found = [group for data in PRINTED for group in rows(s, data).values()]
     found += [group for r in readings() if r.kind == "consensus" for group in reading_rows(s, r).values()]
-    return found + [group for _, group in steps(s, done)]
+    return found + [group for _, group in steps(s, done)] + list(slow_readings(s).values())
 
 
 def claims(s: Settings, done: Done) -> list[Claim]:
