@@ -1,7 +1,6 @@
 """The paper, reproduced: every experiment of it, and what came of every claim.
 
-    plan      which experiments there are           fig1 ... fig5, table1, theory   the paper's, with their claims
-    store     finished runs as small records        fair                            what the paper leaves out
-    claims    verdicts by rule                      job                             does what is not done yet
-    draw      figures                               pages                           tables, Markdown, HTML
+Which experiments there are is in `plan`, `fig1` to `fig5` and `table1`, each with its claims; `fair` has what the paper
+leaves out, `theory` its lemmas and rates. `claims` are the rules of verdicts, `store` keeps finished runs, `job` does
+what is not done yet, `draw`, `results` and `pages` say what came out, and `reproduce` is the command.
 """

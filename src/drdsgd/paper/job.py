@@ -1,9 +1,9 @@
 """Do what is not done yet: several runs at once, each finished one kept at once, all of it resumable.
 
-    OUT/settings.json       what a user chose: an output folder holds the results of one choice
-    OUT/runs/*.json         finished runs (`store`)
-    OUT/unfinished/NAME/    a run at work; it can be continued
-    OUT/fig1/ ...           what came out (`results`)
+OUT/settings.json       what a user chose: an output folder holds the results of one choice
+OUT/runs/*.json         finished runs (`store`)
+OUT/unfinished/NAME/    a run at work; it can be continued
+OUT/fig1/ ...           what came out (`results`)
 """
 
 from __future__ import annotations
