@@ -32,6 +32,7 @@ COMMANDS = {
     "train": ["file", "--out", "--resume", "--algorithm", "--seed", *OF_A_RUN],
     "compare": ["--algorithm", "--seeds", "--out", "--resume", *OF_A_RUN],
     "demo": ["--out", "--seeds"],
+    "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--threads"],
     "graph": ["--out", "--devices", "--rounds", "--graph", "--p", "--seed"],
     "report": ["runs", "--out"],
     "bench": ["cases", "--repeats", "--out", "--plot"],
@@ -92,7 +93,7 @@ def commands(command: object, name: str = "") -> dict[str, list[str]]:
 
 def test_commands_and_options() -> None:
     found = commands(typer.main.get_command(app))
-    assert list(found) == ["train", "compare", "demo", "graph", "report", "bench", "data", "data get"]
+    assert list(found) == ["train", "compare", "demo", "reproduce", "graph", "report", "bench", "data", "data get"]
     assert {name: sorted(options) for name, options in found.items()} == {
         name: sorted(options) for name, options in COMMANDS.items()
     }

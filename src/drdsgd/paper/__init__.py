@@ -4,3 +4,5 @@ Which experiments there are is in `plan`, `fig1` to `fig5` and `table1`, each wi
 leaves out, `theory` its lemmas and rates. `claims` are the rules of verdicts, `store` keeps finished runs, `job` does
 what is not done yet, `draw`, `results` and `pages` say what came out, and `reproduce` is the command.
 """
+
+__all__: list[str] = []

@@ -4,7 +4,8 @@ A rule is a function of measured numbers. Differences between two algorithms are
 that the 95 % interval of their mean (Student's t, n - 1 degrees of freedom) does not hold zero.
 
     holds           the paper's sentence, with at least half of its number where it gives one
-    holds in part   the direction is right, but not clear, or the number is below half of the paper's
+    holds in part   the direction is right by more than one standard error, but not clear; or the number is below half
+                    of the paper's; or some parts of a claim come out and others do not
     does not hold   anything else that could be measured
     cannot be told  too few runs finished to measure it
 """
@@ -57,22 +58,22 @@ def clear(difference: Estimate) -> bool:
 
 
 def more(difference: Estimate, number: float = 0.0) -> Verdict:
-    """For "A is above B (by `number`)": clear and at least half the number, or at least above, or not.
+    """For "A is above B (by `number`)": clear and at least half the number, or above by a standard error, or not.
 
     >>> more(Estimate(8.0, 1.0, 5), 7.0), more(Estimate(3.0, 1.0, 5), 7.0), more(Estimate(-3.0, 1.0, 5))
     ('holds', 'holds in part', 'does not hold')
     """
     if difference.n < 2:
         return "cannot be told"
-    if not difference.mean > 0:
-        return "does not hold"
-    return "holds" if clear(difference) and difference.mean >= number / 2 else "holds in part"
+    if clear(difference) and difference.mean > 0 and difference.mean >= number / 2:
+        return "holds"
+    return "holds in part" if difference.mean > difference.error else "does not hold"
 
 
 def less(difference: Estimate, number: float = 0.0) -> Verdict:
     """For "A is below B (by `number`)": `more` of the difference with its sign turned.
 
-    >>> less(Estimate(-3.0, 1.0, 5)), less(Estimate(-2.0, 1.0, 5)), less(Estimate(0.1, 1.0, 5))
+    >>> less(Estimate(-3.0, 1.0, 5)), less(Estimate(-2.0, 1.0, 5)), less(Estimate(-0.9, 1.0, 5))
     ('holds', 'holds in part', 'does not hold')
     """
     return more(_times(difference, -1), number)
@@ -95,7 +96,7 @@ def trend(steps: Sequence[Mapping[int, float]], direction: Literal[1, -1]) -> Ve
     """For "goes up" (1) or "goes down" (-1) over a sequence, each step one value per seed.
 
     It holds if the means are in order and the paired difference of last and first is clear; in part, if that
-    difference has the right sign; else not.
+    difference has the right sign by more than a standard error; else not.
 
     >>> trend([{0: 1.0, 1: 1.1}, {0: 2.0, 1: 2.2}, {0: 3.0, 1: 3.1}], 1)
     'holds'

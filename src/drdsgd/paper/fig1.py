@@ -11,6 +11,8 @@ from drdsgd.paper.claims import Claim
 from drdsgd.paper.plan import Comparison, Settings, base
 from drdsgd.paper.store import Done
 
+__all__ = ["TITLE", "claims", "comparisons"]
+
 TITLE = "Fig. 1: Fashion-MNIST, K = 10, mu = 6, p = 0.3"
 
 

@@ -14,6 +14,8 @@ from drdsgd.paper.claims import Claim
 from drdsgd.paper.plan import Comparison, Group, Settings, base
 from drdsgd.paper.store import Done
 
+__all__ = ["TITLE", "claims", "comparisons", "readings"]
+
 TITLE = "Fig. 2: CIFAR-10, K = 10, mu = 6, p = 0.5"
 
 

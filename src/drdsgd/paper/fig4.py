@@ -9,6 +9,8 @@ from drdsgd.paper.plan import Comparison, DataName, Settings, base
 from drdsgd.paper.store import Done, ends
 from drdsgd.summary import KINDS, Estimate, Kind
 
+__all__ = ["DATA", "PS", "TITLE", "cases", "claims", "comparisons", "denser"]
+
 TITLE = "Fig. 4: denser graphs, K = 25, mu = 6"
 
 DATA: tuple[DataName, ...] = ("Fashion-MNIST", "CIFAR-10")
@@ -43,13 +45,13 @@ def _claims(data: DataName, s: Settings, done: Done) -> list[Claim]:
         Claim(
             f"{data}: DR-DSGD's worst accuracy is above DSGD's for each p", "above for each p",
             "holds if clear (95 % t-interval of the paired difference) and above zero for each p, "
-            "does not if for none even above zero, else in part",
+            "does not if for none more than one standard error above zero, else in part",
             {kind: pairs.above_each(by_p, s, done, kind) for kind in KINDS},
         ),
         Claim(
             f"{data}: a denser graph serves the worst-off device better", "better for both algorithms",
             "holds if for both algorithms the means rise with p and the paired difference of the last and the first "
-            "is clear, does not if for neither the last is above the first, else in part",
+            "is clear, does not if for neither it is more than one standard error above zero, else in part",
             {kind: denser(list(by_p.values()), s, done, kind) for kind in KINDS},
         ),
     ]  # fmt: skip

@@ -69,7 +69,7 @@ def _markdown(block: Block, folder: Path) -> str:
         case Text(text):
             return text
         case Picture(path, shows):
-            return f"![{shows}]({Path(os.path.relpath(path, folder)).as_posix()})"
+            return f"![{shows}]({Path(os.path.relpath(path, folder)).as_posix()})\n\n*{shows}*"
         case Table(columns, rows):
             lines = [columns, *rows]
             cells = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
@@ -98,7 +98,10 @@ def _html(block: Block) -> str:
             return f"<p>{escape(text)}</p>"
         case Picture(path, shows):
             image = base64.b64encode(path.read_bytes()).decode()
-            return f'<figure><img src="data:image/png;base64,{image}" alt="{escape(shows)}"></figure>'
+            source = f"data:image/png;base64,{image}"
+            return (
+                f'<figure><img src="{source}" alt="{escape(shows)}"><figcaption>{escape(shows)}</figcaption></figure>'
+            )
         case Table(columns, rows):
             head = "".join(f"<th>{escape(column)}</th>" for column in columns)
             lines = ("".join(f"<td>{_mark(cell)}</td>" for cell in row) for row in rows)
@@ -133,7 +136,8 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top }
 td { min-width: 4rem; overflow-wrap: normal }
 th { color: var(--soft); font-weight: 500 }
-figure { margin: 1rem 0; padding: .5rem; background: #fff; border-radius: 8px }
+figure { margin: 1rem 0; padding: .5rem; background: #fff; color: #1d2126; border-radius: 8px }
+figcaption { font-size: .9rem }
 img { max-width: 100%; height: auto; display: block; margin: auto }
 .good, .part, .bad { font-weight: 600; white-space: nowrap }
 .good { color: var(--good) } .part { color: var(--part) } .bad { color: var(--bad) } .none { color: var(--soft) }

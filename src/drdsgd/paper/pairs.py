@@ -55,7 +55,7 @@ def worst(comparisons: Sequence[Comparison], s: Settings, done: Done, number: fl
     """The worst accuracy is `number` points above DSGD's."""
     return _claim(
         "The worst-off device is served better than by DSGD", f"about +{number:g} points",
-        f"holds if {CLEAR} and at least {number / 2:g} points, in part if above zero",
+        f"holds if {CLEAR} and at least {number / 2:g} points, in part if more than one standard error above zero",
         "worst", lambda d: more(d, number), comparisons, s, done,
     )  # fmt: skip
 
@@ -71,7 +71,8 @@ def average(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Claim
 def stdev(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Claim:
     """The standard deviation over devices is below DSGD's."""
     return _claim(
-        "The STDEV over devices is smaller", "smaller", f"holds if below zero and {CLEAR}, in part if below zero",
+        "The STDEV over devices is smaller", "smaller",
+        f"holds if below zero and {CLEAR}, in part if more than one standard error below zero",
         "stdev", less, comparisons, s, done,
     )  # fmt: skip
 

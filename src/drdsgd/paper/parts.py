@@ -14,6 +14,7 @@ from drdsgd.paper.store import Done
 
 __all__ = ["PARTS", "Part", "Row"]
 
+BANDS = "; mean over seeds and one standard error, in which a run that diverged counts as far as it got"
 # a line of a CSV file
 Row = dict[str, Any]
 
@@ -62,13 +63,7 @@ def _figure(
             found += fair.variants(c, s, done).values()
         return found + list(readings(s).values())
 
-    def pictures(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
-        found = drawn(s, done, folder)
-        stem = folder / "fair"
-        draw.gains(module.comparisons(s), s, done, stem)
-        return {**found, stem: "How much of the gain is step size and how much robustness: points of worst accuracy"}
-
-    return Part(module.TITLE, groups, module.claims, pictures, module.comparisons, readings)
+    return Part(module.TITLE, groups, module.claims, drawn, module.comparisons, readings)
 
 
 def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path, str]]:
@@ -77,7 +72,7 @@ def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path,
         for c in module.comparisons(s):
             stem = folder / f"T{c.fields['rounds']}"
             draw.curves(c, s, done, stem)
-            found[stem] = f"Average, worst and STDEV of test accuracy against rounds, {c.data}, {c.name}"
+            found[stem] = f"Average, worst and STDEV of test accuracy against rounds, {c.data}, {c.name}{BANDS}"
         return found
 
     return drawn
@@ -90,19 +85,20 @@ def _draw_spread(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
 
 def _draw_denser(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     draw.denser({data: fig4.cases(s, data) for data in fig4.DATA}, s, done, folder / "worst")
-    return {folder / "worst": "Worst test accuracy against rounds for p = 0.3, 0.45 and 0.6"}
+    return {folder / "worst": f"Worst test accuracy against rounds for p = 0.3, 0.45 and 0.6{BANDS}"}
 
 
 def _draw_topologies(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     draw.topologies(fig5.cases(s), s, done, folder / "worst")
-    return {folder / "worst": "Geometric, ring and grid graph, and worst test accuracy against rounds on each"}
+    return {folder / "worst": f"Geometric, ring and grid graph, and worst test accuracy against rounds{BANDS}"}
 
 
 def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     draw.table(s, done, folder / "table")
     draw.readings(s, done, folder / "readings")
     return {
-        folder / "table": "Average, worst 10 % and STDEV against mu, ours and the printed ones",
+        folder
+        / "table": "Average, worst 10 % and STDEV against mu, ours (bars: one standard error) and the printed ones",
         folder / "readings": "Mean distance from the printed table, for every reading of what the paper leaves open",
     }
 

@@ -23,14 +23,13 @@ from drdsgd.paper.plan import Comparison, Group, Settings
 from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.summary import KINDS, MEASURES, Estimate, Kind, signed
 
-__all__ = ["overview", "section", "verdict_table", "write", "write_csv", "write_verdicts"]
+__all__ = ["gain_table", "overview", "section", "verdict_table", "write", "write_csv", "write_verdicts"]
 
 LABELS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
 
 
-def write(part: Part, s: Settings, done: Done, folder: Path) -> list[Block]:
+def write(part: Part, claims: Sequence[Claim], s: Settings, done: Done, folder: Path) -> list[Block]:
     """Write a part's CSV files, pictures and verdicts into a folder, and give its section of the page."""
-    claims = part.claims(s, done)
     for name, rows in tables(part, s, done).items():
         write_csv(folder / f"{name}.csv", rows)
     write_verdicts(folder, claims)
@@ -203,11 +202,10 @@ def _names(groups: Iterable[Group], done: Done) -> str:
 def section(part: Part, s: Settings, done: Done, claims: Sequence[Claim], pictures: Mapping[Path, str]) -> list[Block]:
     """A part's section of the page: pictures, verdicts, and the numbers behind them."""
     blocks: list[Block] = [Heading(part.title)]
-    blocks += [Picture(stem.with_suffix(".png"), shows) for stem, shows in pictures.items()]
+    blocks += [Picture(stem.with_name(f"{stem.name}.png"), f"{shows}.") for stem, shows in pictures.items()]
     blocks += [verdict_table(claims)]
     if compared := part.comparisons(s):
         blocks += [Heading("At the end of all runs", 3), _end_table(compared, s, done)]
-        blocks += [Heading("Step size or robustness?", 3), _gain_table(compared, s, done)]
     if others := part.readings(s):
         blocks += [Heading("Other readings", 3), _others_table(others, done)]
     if not compared:
@@ -281,15 +279,17 @@ def _finished(runs: Sequence[Kept]) -> str:
     return f"{len(runs) - diverged(runs)} of {len(runs)}"
 
 
-def _gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
+def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
     """How much of the gain in worst accuracy is step size, and how much robustness."""
     rows = []
-    for c in compared:
-        for kind in KINDS:
+    for kind in KINDS:
+        for c in compared:
             g = fair.gain(c, s, done, kind, "worst")
-            rows.append([c.name, kind, *map(signed, (g.same_eta, g.step, g.robustness, g.best, g.falling))])
+            rows.append(
+                [kind, f"{c.part}: {c.name}", *map(signed, (g.same_eta, g.step, g.robustness, g.best, g.falling))]
+            )
     return Table(
-        ["setting", "worst accuracy of", "DR-DSGD over DSGD at the same eta", "of it step size", "of it robustness",
+        ["worst accuracy of", "setting", "DR-DSGD over DSGD at the same eta", "of it step size", "of it robustness",
          "both at best eta", "both at best eta, falling"],
         rows,
     )  # fmt: skip

@@ -19,6 +19,28 @@ from drdsgd.paper.plan import DataName, Group, Settings, base
 from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.summary import KINDS, Estimate, Kind, Measure
 
+__all__ = [
+    "COLUMNS",
+    "MUS",
+    "PRINTED",
+    "TITLE",
+    "Distance",
+    "Reading",
+    "claims",
+    "closest",
+    "distance",
+    "divergence",
+    "groups",
+    "largest_step",
+    "numbers",
+    "reading_rows",
+    "readings",
+    "rows",
+    "slow_readings",
+    "steps",
+    "trends",
+]
+
 TITLE = "Table 1: fairness against average accuracy, K = 25, T = 300"
 
 MUS = (2.0, 3.0, 5.0)
@@ -178,7 +200,8 @@ def _trends(data: DataName, s: Settings, done: Done) -> Claim:
         f"{data}: as mu goes up, the average goes up, the worst 10 % goes down, the STDEV goes up",
         "; ".join(f"{column} {', '.join(map(str, printed))}" for column, printed in PRINTED[data].items()),
         "each holds if the means are in order and the paired difference of mu = 5 and 2 is clear, in part if that "
-        "difference has the sign; the claim holds if all three do, does not if none does even in part, else in part",
+        "difference has the sign by more than a standard error; the claim holds if all three do, does not if none does "
+        "even in part, else in part",
         {kind: trends(rows(s, data), done, kind) for kind in KINDS},
     )
 

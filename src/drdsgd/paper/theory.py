@@ -681,7 +681,7 @@ def judge_rate(slopes: Mapping[int, Estimate], number: float = -0.5) -> Verdict:
 
 
 def judge_speed_up(exponent: Estimate) -> Verdict:
-    """Of the exponent of K, whose number is -1/2: clearly below zero and at least half of it, or below, or not.
+    """Of the exponent of K, whose number is -1/2: clearly below zero and at least half of it, or just below, or not.
 
     >>> [judge_speed_up(Estimate(e, 0.01, 5)) for e in (-0.4, -0.1, 0.1)]
     ['holds', 'holds in part', 'does not hold']
@@ -725,7 +725,8 @@ def claims(results: Results) -> list[Claim]:
             "Corollary 1: more devices are faster, as 1/sqrt(K), where T is large.",
             "exponent of K: -1/2",
             "slope of the same against log K at the largest T, over the K with K^3 <= T, where 1/sqrt(KT) is the "
-            "larger term: holds if it is clearly below zero and at most -1/4, in part if it is below zero, else not.",
+            "larger term: holds if it is clearly below zero and at most -1/4, in part if it is more than one standard "
+            "error below zero, else not.",
             {"measured": Finding(_exponent(exponent, Ks), judge_speed_up(exponent))},
         ),
         _bound_claim(
