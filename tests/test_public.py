@@ -32,7 +32,7 @@ COMMANDS = {
     "train": ["file", "--out", "--resume", "--algorithm", "--seed", *OF_A_RUN],
     "compare": ["--algorithm", "--seeds", "--out", "--resume", *OF_A_RUN],
     "demo": ["--out", "--seeds"],
-    "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--threads"],
+    "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--only-known", "--threads"],
     "graph": ["--out", "--devices", "--rounds", "--graph", "--p", "--seed"],
     "report": ["runs", "--out"],
     "bench": ["cases", "--repeats", "--out", "--plot"],

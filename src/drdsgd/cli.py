@@ -277,6 +277,9 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="a check of the whole pipeline on the embedded data, in a minute or two")
     ] = False,
+    only_known: Annotated[
+        bool, typer.Option("--only-known", help="run nothing: draw and judge what is done so far")
+    ] = False,
     threads: Annotated[
         str | None, typer.Option("--threads", metavar="INTEGER", help="runs that go at once; default all cores")
     ] = None,
@@ -292,12 +295,17 @@ def reproduce(
     T, at_once = (_count(name, text) for name, text in (("rounds", rounds), ("threads", threads)))
     settings = Settings(_seeds(seeds or ("2" if quick else "5")), T, quick)
     folder = out or Path("runs/quick" if quick else "docs/results")
-    again = shlex.join(["reproduce", what, *(["--quick"] if quick else [])])
+    given = {"--seeds": seeds, "--rounds": rounds, "--threads": threads}
+    again = shlex.join(
+        ["reproduce", what, *(["--quick"] if quick else []), "--records", str(known)]
+        + [word for option, value in given.items() if value is not None for word in (option, value)]
+    )
     with _continued_with(again, folder, begun=folder / "settings.json"):
         with bar(_console(stderr=True), f"reproducing {what}", None) as advance:
             claims = paper.reproduce(
                 [what], settings, folder, known,
                 at_once=at_once or default_threads(),
+                only_known=only_known,
                 watch=lambda done, total, note: advance(done, note, total),
             )  # fmt: skip
         _show_claims(claims)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
@@ -16,7 +21,7 @@ from drdsgd.paper.parts import PARTS
 from drdsgd.paper.plan import Settings
 from drdsgd.paper.store import Store, kept
 from drdsgd.records import read
-from tests.program import Crash, contents, drdsgd, refused
+from tests.program import Crash, contents, drdsgd, refused, wait_for
 
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
 
@@ -139,3 +144,35 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (out / "runs").mkdir()
     (out / "runs" / "half.json").write_text('{"name"')
     assert "half.json is not the record of a run" in refused("reproduce", "fig1", "--quick", "--out", out)
+
+
+def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_path: Path) -> None:
+    known, out = tmp_path / "known", tmp_path / "out"
+    known.mkdir()
+    for path in sorted((everything / "runs").iterdir())[::2]:
+        shutil.copy(path, known)
+    with patch("drdsgd.workers.team", side_effect=Crash), patch.object(theory, "measure", side_effect=Crash):
+        said = drdsgd("reproduce", "all", "--quick", "--only-known", "--out", out, "--records", known)
+    assert said.status == 0, said.err
+    assert "**Not complete: " in (out / "README.md").read_text()
+    assert "**Not complete: " not in (everything / "README.md").read_text()
+
+
+def test_interrupted_it_says_how_to_go_on_and_goes_on(everything: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ["reproduce", "fig2", "--quick", "--seeds", "2", "--records", str(tmp_path), "--out", str(out)]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "drdsgd", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: len(list((out / "runs").glob("*.json"))) > 3)
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate(timeout=60)
+    assert program.returncode == 130, err
+    last = err.splitlines()[-1]
+    assert "runs unfinished; continue with: drdsgd reproduce fig2 --quick --records" in last
+    done = contents(out / "runs")
+    assert drdsgd(*shlex.split(last[last.index("drdsgd reproduce") :])[1:]).status == 0
+    assert done.items() <= contents(out / "runs").items()
+    assert not (out / "unfinished").exists()
+    for name in ("curves.csv", "fair.csv", "verdicts.json"):
+        assert (out / "fig2" / name).read_bytes() == (everything / "fig2" / name).read_bytes()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drdsgd import records
+from drdsgd.errors import InputError, one_line
 from drdsgd.files import write_text
 from drdsgd.paper import draw, job, pages, results, theory
 from drdsgd.paper.claims import Claim
@@ -28,12 +29,13 @@ def reproduce(
     known: Path,
     *,
     at_once: int,
+    only_known: bool = False,
     watch: job.Watch = lambda done, total, note: None,
 ) -> dict[str, list[Claim]]:
     """Do what these figures and tables need and is not done yet, write what came out, and give the claims of each.
 
-    `known` is a folder of records that are taken where they fit. All of them together also become a page, as
-    `README.md` and `report.html`.
+    `known` is a folder of records that are taken where they fit; with `only_known` nothing else is done, and what came
+    out is that of the runs that are there. All parts together also become a page, as `README.md` and `report.html`.
     """
     chosen = [name for name in (*PARTS, "theory") if name in names or "all" in names]
     parts = {name: PARTS[name] for name in chosen if name in PARTS}
@@ -41,37 +43,51 @@ def reproduce(
     def plan(done: Done) -> list[Group]:
         return [group for part in parts.values() for group in part.groups(s, done)]
 
-    job.check_data(plan({}))
+    if not only_known:
+        job.check_data(plan({}))
     job.check_folder(out, s)
     store = Store(*dict.fromkeys((out / "runs", known)))
-    if parts:
+    if parts and not only_known:
         job.do(plan, store, out / "unfinished", at_once, watch)
-    runs = store.gather(e for group in plan(store.runs) if group.ready for e in group.experiments)
+    planned = dict.fromkeys(e for group in plan(store.runs) for e in group.experiments)
+    runs = store.gather(planned)
     claims: dict[str, list[Claim]] = {}
     sections: list[Block] = []
     for name, part in parts.items():
         claims[name] = part.claims(s, store.runs)
         sections += results.write(part, claims[name], s, store.runs, out / name)
     if "theory" in chosen:
-        found = _theory(s, out / "theory", watch)
-        claims["theory"] = theory.claims(found)
-        sections += _theory_section(found, claims["theory"], out / "theory")
+        found = _known_theory(out / "theory")
+        if found is None and not only_known:
+            found = _theory(s, out / "theory", watch)
+        if found is not None:
+            claims["theory"] = theory.claims(found)
+            sections += _theory_section(found, claims["theory"], out / "theory")
     if "all" in names:
-        page = [*_first(s, claims), *_fair_section(s, store.runs, out / "fair"), *sections, *_last(s, runs)]
+        page = _first(s, claims, len(runs), len(planned)) + _fair_section(s, store.runs, out / "fair")
+        page += sections + _last(s, runs)
         write_text(out / "README.md", pages.markdown(page, out))
         write_text(out / "report.html", pages.html(page, TITLE))
     return claims
 
 
-def _theory(s: Settings, folder: Path, watch: job.Watch) -> theory.Results:
-    """The measurements on a problem with known constants: those of before, if they are of the same versions."""
-    path, made_with = folder / "results.json", records.versions()
-    if path.exists():
+def _known_theory(folder: Path) -> theory.Results | None:
+    """The measurements on a problem with known constants that are there, if they are of the same versions."""
+    path = folder / "results.json"
+    try:
         stored = json.loads(path.read_bytes())
-        if stored.get("versions") == made_with:
-            return theory.from_json(stored["results"])
+        return theory.from_json(stored["results"]) if stored["versions"] == records.versions() else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is corrupt ({one_line(error)}); remove it, and it is measured again") from None
+
+
+def _theory(s: Settings, folder: Path, watch: job.Watch) -> theory.Results:
+    """The measurements on a problem with known constants."""
     found = theory.measure(s.quick, s.seeds, lambda done: watch(done, 1.0, "theory"))
-    write_text(path, json.dumps({"versions": made_with, "results": theory.to_json(found)}, allow_nan=False) + "\n")
+    stored = {"versions": records.versions(), "results": theory.to_json(found)}
+    write_text(folder / "results.json", json.dumps(stored, allow_nan=False) + "\n")
     return found
 
 
@@ -104,8 +120,9 @@ def _fair_section(s: Settings, done: Done, stem: Path) -> list[Block]:
     ]
 
 
-def _first(s: Settings, claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
+def _first(s: Settings, claims: Mapping[str, Sequence[Claim]], done: int, planned: int) -> list[Block]:
     """What stands above all sections: the verdicts."""
+    missing = [Text(f"**Not complete: {done} of {planned} runs are done so far.**")] if done < planned else []
     about = (
         "A quick check of the whole pipeline on the embedded digits, with few rounds: no reproduction of anything."
         if s.quick
@@ -115,6 +132,7 @@ def _first(s: Settings, claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
     )
     return [
         Heading(TITLE, 1),
+        *missing,
         Text(about),
         *results.overview(claims),
         Text(

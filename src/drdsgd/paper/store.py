@@ -23,7 +23,7 @@ from drdsgd.files import write_text
 from drdsgd.records import Record, Status
 from drdsgd.summary import KINDS, MEASURES, Kind, Measure
 
-__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of"]
+__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of", "read_records"]
 
 # decimals that are kept of a percentage: a device has at most some thousand test samples
 DECIMALS = 4
@@ -112,7 +112,7 @@ class Store:
     def __init__(self, *folders: Path) -> None:
         self.folder, self.outdated = folders[0], 0
         self.runs: dict[Experiment, Kept] = {}
-        for run in _read(folders):
+        for run in read_records(folders):
             if _same_versions(run.versions):
                 self.runs.setdefault(run.experiment, run)
             else:
@@ -142,7 +142,8 @@ def _text(run: Kept) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _read(folders: Sequence[Path]) -> Iterator[Kept]:
+def read_records(folders: Sequence[Path]) -> Iterator[Kept]:
+    """All records in folders, of whatever versions; one that can't be read is refused."""
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
             try:

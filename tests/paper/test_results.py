@@ -1,0 +1,55 @@
+"""The results that are committed: every verdict follows from the records beside it, by the rules of today."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from drdsgd.paper.parts import PARTS
+from drdsgd.paper.plan import Settings
+from drdsgd.paper.results import tables
+from drdsgd.paper.store import Done, read_records
+
+RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
+
+
+@pytest.fixture(scope="module")
+def done() -> Done:
+    """All committed runs, of whatever versions."""
+    return {run.experiment: run for run in read_records([RESULTS / "runs"])}
+
+
+def settings() -> Settings:
+    stored = json.loads((RESULTS / "settings.json").read_text())
+    return Settings(tuple(stored["seeds"]), stored["rounds"], stored["quick"])
+
+
+def test_they_are_of_the_papers_sizes() -> None:
+    assert settings() == Settings((0, 1, 2, 3, 4), None, False)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_verdicts_are_those_of_the_rules(name: str, done: Done) -> None:
+    stored = json.loads((RESULTS / name / "verdicts.json").read_text())
+    fresh = [asdict(claim) for claim in PARTS[name].claims(settings(), done)]
+    assert stored == fresh
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_numbers_are_those_of_the_records(name: str, done: Done) -> None:
+    for table, rows in tables(PARTS[name], settings(), done).items():
+        with (RESULTS / name / f"{table}.csv").open(newline="") as file:
+            stored = list(csv.DictReader(file))
+        assert stored == [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+
+
+def test_the_page_says_every_verdict() -> None:
+    text = (RESULTS / "README.md").read_text().replace(r"\|", "|")
+    for path in RESULTS.glob("*/verdicts.json"):
+        for claim in json.loads(path.read_text()):
+            for finding in claim["findings"].values():
+                assert f"| {finding['ours']} | {finding['verdict']} |" in text
