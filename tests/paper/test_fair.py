@@ -38,9 +38,9 @@ def tried(scores: Scores) -> dict[Experiment, Kept]:
 
 
 def test_the_best_step_serves_the_worst_off_device_best() -> None:
-    scores: Scores = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None}
+    scores: Scores = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None, 8.0: None}
     assert fair.best(C, S, "dsgd", "constant", tried(scores)) == 1.0
-    equal: Scores = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None}
+    equal: Scores = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None, 8.0: None}
     assert fair.best(C, S, "dsgd", "constant", tried(equal)) == 1.0  # the average decides between equals
     assert fair.best(C, S, "dsgd", "constant", tried(dict.fromkeys(scores))) is None
 
@@ -48,7 +48,7 @@ def test_the_best_step_serves_the_worst_off_device_best() -> None:
 def test_a_side_waits_for_what_it_depends_on() -> None:
     waiting = fair.variants(C, S, {})
     assert len(waiting) == 5 and not any(group.ready for group in waiting.values())
-    chosen = fair.variants(C, S, tried({0.5: (1.0, 60.0), 1.0: (2.0, 60.0), 2.0: (3.0, 60.0), 4.0: None}))
+    chosen = fair.variants(C, S, tried({0.5: (1.0, 60.0), 1.0: (2.0, 60.0), 2.0: (3.0, 60.0), 4.0: None, 8.0: None}))
     assert [label for label, group in chosen.items() if group.ready] == ["DSGD, best eta"]
     eta = C.pair(S)["DSGD"].example.eta
     assert chosen["DSGD, best eta"].example.eta == pytest.approx(2 * eta, rel=0.01)

@@ -26,10 +26,10 @@ def comparisons(s: Settings) -> list[Comparison]:
 
 
 def readings(s: Settings) -> dict[str, Group]:
-    """The same with pixels in [0, 1]; and with more classes on each device, for the first seed."""
-    (c,), first = comparisons(s), replace(s, seeds=s.seeds[:1])
+    """The same with pixels in [0, 1], for two seeds, and with more classes on each device, for one."""
+    (c,), first, two = comparisons(s), replace(s, seeds=s.seeds[:1]), replace(s, seeds=s.seeds[:2])
     choices: tuple[tuple[str, Settings, dict[str, Any]], ...] = (
-        ("pixels in [0, 1]", s, {"scaling": "unit"}),
+        ("pixels in [0, 1]", two, {"scaling": "unit"}),
         ("4 shards", first, {"shards": 4}),
     )
     return {

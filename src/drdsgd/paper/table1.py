@@ -106,7 +106,6 @@ def slow_readings(s: Settings) -> dict[str, Group]:
         "as in the table": {},
         "pixels in [0, 1]": {"scaling": "unit"},
         "4 shards": {"shards": 4},
-        "weights without 1 / mu": {"weights": "without-mu"},
     }
     return {
         f"CIFAR-10, mu = {mu:g}, {name}": Group.of(first, fields(s, "CIFAR-10", mu, **choice))
