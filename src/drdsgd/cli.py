@@ -272,8 +272,11 @@ def reproduce(
         typer.Option("--out", help="folder for what comes out; default docs/results, with --quick runs/quick"),
     ] = None,
     known: Annotated[
-        Path, typer.Option("--records", help="folder with records of finished runs, to be taken where they fit")
-    ] = Path("docs/results/runs"),
+        Path | None,
+        typer.Option(
+            "--records", help="folder with records of finished runs, taken where they fit; default docs/results/runs"
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="a check of the whole pipeline on the embedded data, in a minute or two")
     ] = False,
@@ -292,24 +295,27 @@ def reproduce(
 
     if what not in paper.NAMES:
         raise InputError(f"reproduce {what}: {unknown(what, paper.NAMES)}")
+    if known is not None and not known.is_dir():
+        raise InputError(f"--records {known}: there is no such folder")
     T, at_once = (_count(name, text) for name, text in (("rounds", rounds), ("threads", threads)))
     settings = Settings(_seeds(seeds or ("2" if quick else "5")), T, quick)
     folder = out or Path("runs/quick" if quick else "docs/results")
-    given = {"--seeds": seeds, "--rounds": rounds, "--threads": threads}
-    again = shlex.join(
-        ["reproduce", what, *(["--quick"] if quick else []), "--records", str(known)]
-        + [word for option, value in given.items() if value is not None for word in (option, value)]
-    )
+    given = {"--seeds": seeds, "--rounds": rounds, "--threads": threads, "--records": known}
+    words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    again = shlex.join(["reproduce", what, *(["--quick"] if quick else []), *words])
     with _continued_with(again, folder, begun=folder / "settings.json"):
         with bar(_console(stderr=True), f"reproducing {what}", None) as advance:
             claims = paper.reproduce(
-                [what], settings, folder, known,
+                [what], settings, folder, known or Path("docs/results/runs"),
                 at_once=at_once or default_threads(),
                 only_known=only_known,
                 watch=lambda done, total, note: advance(done, note, total),
+                say=lambda line: print(f"drdsgd: {line}", file=sys.stderr),
             )  # fmt: skip
         _show_claims(claims)
         print(f"results: {folder}")
+        if what != "all" and (folder / "README.md").exists():
+            print("its README.md is of before; drdsgd reproduce all --only-known brings it up to date")
 
 
 def _count(name: str, text: str | None) -> int | None:

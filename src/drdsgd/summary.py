@@ -191,9 +191,25 @@ class Estimate:
         return Estimate(mean, standard_error(values), len(values))
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean, by Student's t with n - 1 degrees of freedom; one seed tells nothing.
+
+        >>> low, high = Estimate(3.0, 1.0, 5).interval
+        >>> round(low, 2), round(high, 2)
+        (0.22, 5.78)
+        """
+        if self.n < 2:
+            return -math.inf, math.inf
+        from scipy.stats import t  # slow to load
+
+        half = float(t.ppf(0.975, self.n - 1)) * self.error
+        return self.mean - half, self.mean + half
+
+    @property
     def clear(self) -> bool:
-        """Whether the mean is more than two standard errors from zero; one seed never tells."""
-        return abs(self.mean) > 2 * self.error  # False with nan
+        """Whether the 95 % interval leaves out zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
 
     def __str__(self) -> str:
         return self.format()
@@ -405,7 +421,7 @@ def _against(row: Row, first: Row) -> str:
     if not worst.clear:
         return (
             f"It is not clear whether {row.label} serves the worst-off device better than {first.label}: "
-            f"the difference of {signed(worst)} points in its accuracy is within two standard errors"
+            f"the difference of {signed(worst)} points in its accuracy is within what chance can do"
             f"{_price(average, better=False)} ({basis})."
         )
     verdict, moved = ("better", "higher") if worst.mean > 0 else ("worse", "lower")

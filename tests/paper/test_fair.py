@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from drdsgd.experiment import Experiment
@@ -25,11 +27,11 @@ def ending(group: Group, worst: float, average: float = 60.0) -> dict[Experiment
     }
 
 
-def tried(scores: Scores) -> dict[Experiment, Kept]:
-    """Validation runs of DSGD with a constant step, by multiple; None for one that diverged."""
+def tried(scores: Scores, algorithm: Literal["dsgd", "dr-dsgd"] = "dsgd") -> dict[Experiment, Kept]:
+    """Validation runs with a constant step, by multiple; None for one that diverged."""
     done: dict[Experiment, Kept] = {}
-    for multiple, group in fair.trials(C, S, "dsgd", "constant").items():
-        score = scores[multiple]
+    for multiple, score in scores.items():
+        group = fair.trial(C, S, algorithm, "constant", multiple)
         if score is None:
             done |= {e: kept(e, [50.0] * e.devices, "diverged") for e in group.experiments}
         else:
@@ -37,26 +39,56 @@ def tried(scores: Scores) -> dict[Experiment, Kept]:
     return done
 
 
+MIDDLE: Scores = {0.5: (1.0, 60.0), 1.0: (2.0, 60.0), 2.0: (3.0, 60.0), 4.0: None}
+
+
 def test_the_best_step_serves_the_worst_off_device_best() -> None:
-    scores: Scores = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None, 8.0: None}
+    scores: Scores = {0.5: (20.0, 80.0), 1.0: (30.0, 60.0), 2.0: (25.0, 90.0), 4.0: None}
     assert fair.best(C, S, "dsgd", "constant", tried(scores)) == 1.0
-    equal: Scores = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None, 8.0: None}
+    equal: Scores = {0.5: (0.0, 20.0), 1.0: (0.0, 30.0), 2.0: (0.0, 25.0), 4.0: None}
     assert fair.best(C, S, "dsgd", "constant", tried(equal)) == 1.0  # the average decides between equals
     assert fair.best(C, S, "dsgd", "constant", tried(dict.fromkeys(scores))) is None
+    assert fair.best(C, S, "dsgd", "constant", {}) is None
+
+
+def test_the_grid_is_one_and_grows_where_the_best_of_either_lies_at_its_end() -> None:
+    assert fair.grid(C, S, "constant", {}) == [0.5, 1.0, 2.0, 4.0]
+    done = tried(MIDDLE) | tried(MIDDLE, "dr-dsgd")
+    assert fair.grid(C, S, "constant", done) == [0.5, 1.0, 2.0, 4.0]
+    rising: Scores = {0.5: (1.0, 60.0), 1.0: (2.0, 60.0), 2.0: (3.0, 60.0), 4.0: (4.0, 60.0)}
+    done = tried(MIDDLE) | tried(rising, "dr-dsgd")
+    assert fair.grid(C, S, "constant", done) == [0.5, 1.0, 2.0, 4.0, 8.0]  # for both
+    waiting = fair.variants(C, S, done)
+    assert not waiting["DSGD, best eta"].ready and not waiting["DR-DSGD, best eta"].ready
+    done |= tried({8.0: None}) | tried({8.0: (5.0, 60.0)}, "dr-dsgd")
+    assert fair.grid(C, S, "constant", done)[-1] == 16.0
+    done |= tried({16.0: None}) | tried({16.0: None}, "dr-dsgd")
+    assert fair.best(C, S, "dr-dsgd", "constant", done) == 8.0
+    falling: Scores = {0.5: (3.0, 60.0), 1.0: (2.0, 60.0), 2.0: (1.0, 60.0), 4.0: None}
+    assert fair.grid(C, S, "constant", tried(falling) | tried(MIDDLE, "dr-dsgd"))[0] == 0.25
 
 
 def test_a_side_waits_for_what_it_depends_on() -> None:
     waiting = fair.variants(C, S, {})
     assert len(waiting) == 5 and not any(group.ready for group in waiting.values())
-    chosen = fair.variants(C, S, tried({0.5: (1.0, 60.0), 1.0: (2.0, 60.0), 2.0: (3.0, 60.0), 4.0: None, 8.0: None}))
+    chosen = fair.variants(C, S, tried(MIDDLE) | tried(dict.fromkeys(MIDDLE), "dr-dsgd"))
     assert [label for label, group in chosen.items() if group.ready] == ["DSGD, best eta"]
+    assert "DR-DSGD, best eta" not in chosen  # every step diverged
     eta = C.pair(S)["DSGD"].example.eta
     assert chosen["DSGD, best eta"].example.eta == pytest.approx(2 * eta, rel=0.01)
 
 
-def test_no_side_ever_sees_validation_data_at_the_end_or_test_data_in_a_trial() -> None:
-    for group in fair.variants(C, S, {}).values():
-        assert all(e.validation is None and e.seed in S.seeds for e in group.experiments)
+def test_without_a_run_of_dr_dsgd_that_finished_there_is_no_matched_step() -> None:
+    done = {e: kept(e, [50.0] * e.devices, "diverged") for e in C.pair(S)["DR-DSGD"].experiments}
+    assert fair.matched(C, S, done) is None and fair.MATCHED not in fair.variants(C, S, done)
+
+
+def test_test_data_choose_nothing() -> None:
+    for settings in (S, Settings(seeds=(100, 101))):
+        for group in fair.trials(C, settings, {}):
+            assert all(e.validation and e.seed not in settings.seeds for e in group.experiments)
+        for group in fair.variants(C, settings, {}).values():
+            assert all(e.validation is None and e.seed in settings.seeds for e in group.experiments)
 
 
 def test_the_matched_step_is_that_of_dr_dsgd() -> None:
@@ -72,5 +104,8 @@ def test_gains_add_up() -> None:
     done |= ending(fair.variants(C, S, done)[fair.MATCHED], 47.0)
     gain = fair.gain(C, S, done, "consensus", "worst")
     assert gain.same_eta.mean == pytest.approx(10.0)
-    assert gain.step.mean == pytest.approx(7.0) and gain.robustness.mean == pytest.approx(3.0)
+    assert gain.step.mean == pytest.approx(7.0) and gain.rest.mean == pytest.approx(3.0)
     assert gain.best.n == gain.falling.n == 0  # nothing was tuned yet
+    lost = fair.variants(C, S, done)[fair.MATCHED].experiments[0]
+    gain = fair.gain(C, S, {e: run for e, run in done.items() if e != lost}, "consensus", "worst")
+    assert gain.same_eta.n == gain.step.n == gain.rest.n == 1  # over the same seeds, so that they add up

@@ -72,6 +72,9 @@ def test_a_run_that_was_over_when_the_process_was_killed_is_kept(tmp_path: Path)
         assert job.harvest([e], store, tmp_path / "work") == []
     assert [run.experiment for run in job.harvest([e], store, tmp_path / "work")] == [e]
     assert not (tmp_path / "work" / name_of(e)).exists()
+    run(e, tmp_path / "work" / name_of(e))  # as if we had been killed after the record was written
+    assert job.harvest([e], store, tmp_path / "work") == []
+    assert not (tmp_path / "work" / name_of(e)).exists()
 
 
 def test_a_shared_experiment_is_done_once() -> None:
@@ -81,9 +84,9 @@ def test_a_shared_experiment_is_done_once() -> None:
 @pytest.mark.parametrize(
     ("now", "line"),
     [
-        (Settings(seeds=(0, 1, 2)), r"--seeds 0,1,2: .* holds results with 0,1; use another --out"),
-        (Settings(seeds=(0, 1), rounds=7), r"--rounds 7: .* holds results with none"),
-        (Settings(seeds=(0, 1), quick=True), r"--quick true: .* holds results with false"),
+        (Settings(seeds=(0, 1, 2)), "holds results with --seeds 0,1, not with --seeds 0,1,2: .* another --out"),
+        (Settings(seeds=(0, 1), rounds=7), "holds results without --rounds, not with --rounds 7"),
+        (Settings(seeds=(0, 1), quick=True), "holds results without --quick, not with --quick"),
     ],
 )
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path, now: Settings, line: str) -> None:

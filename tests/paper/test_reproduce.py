@@ -20,7 +20,7 @@ from drdsgd.paper import theory
 from drdsgd.paper.parts import PARTS
 from drdsgd.paper.plan import Settings
 from drdsgd.paper.store import Store, kept
-from drdsgd.records import read
+from drdsgd.records import Folder, read
 from tests.program import Crash, contents, drdsgd, refused, wait_for
 
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
@@ -30,7 +30,7 @@ VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`drdsgd reproduce all --quick`, all of it."""
     out = tmp_path_factory.mktemp("quick") / "out"
-    said = drdsgd("reproduce", "all", "--quick", "--out", out, "--records", out / "none")
+    said = drdsgd("reproduce", "all", "--quick", "--out", out, "--records", out.parent)
     assert said.status == 0, said.err
     assert all(f"\n{name}: " in said.out for name in (*PARTS, "theory"))
     return out
@@ -140,7 +140,12 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "drdsgd data get cifar10" in refused("reproduce", "fig2", "--out", out)
     assert not out.exists()  # what is refused leaves nothing
     assert drdsgd("reproduce", "theory", "--quick", "--out", out).status == 0
-    assert "--seeds 0,1,2" in refused("reproduce", "theory", "--quick", "--seeds", "3", "--out", out)
+    assert "with --seeds 0,1, not" in refused("reproduce", "theory", "--quick", "--seeds", "3", "--out", out)
+    assert "--records nowhere: there is no such folder" in refused("reproduce", "fig1", "--records", "nowhere")
+    with Folder(out).lock():
+        assert "another process is working in" in refused("reproduce", "theory", "--quick", "--out", out)
+    (out / "theory" / "results.json").write_text("{}")
+    assert "results.json is corrupt" in refused("reproduce", "theory", "--quick", "--out", out)
     (out / "runs").mkdir()
     (out / "runs" / "half.json").write_text('{"name"')
     assert "half.json is not the record of a run" in refused("reproduce", "fig1", "--quick", "--out", out)
@@ -169,7 +174,7 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on(everything: Path, tmp_path
     _, err = program.communicate(timeout=60)
     assert program.returncode == 130, err
     last = err.splitlines()[-1]
-    assert "runs unfinished; continue with: drdsgd reproduce fig2 --quick --records" in last
+    assert "runs unfinished; continue with: drdsgd reproduce fig2 --quick --seeds 2 --records" in last
     done = contents(out / "runs")
     assert drdsgd(*shlex.split(last[last.index("drdsgd reproduce") :])[1:]).status == 0
     assert done.items() <= contents(out / "runs").items()

@@ -88,6 +88,12 @@ def test_what_is_taken_from_elsewhere_is_gathered(folder: Path, tmp_path: Path) 
     store = Store(here, elsewhere)
     assert [run.experiment for run in store.gather([E, E, small(seed=9)])] == [E]
     assert E in Store(here).runs
+    outdated = Store(here).path(store.runs[E])
+    outdated.write_text(outdated.read_text().replace(records.versions()["torch"], "1.0"))
+    again = Store(here, elsewhere)
+    assert again.outdated == 1
+    again.gather([E])  # else a CSV file would name a record with other numbers
+    assert E in Store(here).runs
 
 
 def test_names_differ_where_experiments_do() -> None:

@@ -1,13 +1,13 @@
 """A claim of the paper, and what came of it: verdicts by stated rules, never by hand.
 
-A rule is a function of measured numbers. Differences between two algorithms are paired by seed, and "clear" means
-that the 95 % interval of their mean (Student's t, n - 1 degrees of freedom) does not hold zero.
+A rule is a function of measured numbers. Differences between two algorithms are paired by seed, and judged by the 95 %
+interval of their mean (Student's t, n - 1 degrees of freedom).
 
-    holds           the paper's sentence, with at least half of its number where it gives one
-    holds in part   the direction is right by more than one standard error, but not clear; or the number is below half
-                    of the paper's; or some parts of a claim come out and others do not
-    does not hold   anything else that could be measured
-    cannot be told  too few runs finished to measure it
+    holds           all of the interval is on the claimed side, and the mean has at least half of the paper's number,
+                    where there is one
+    holds in part   all of it is, but the mean has less; or some parts of a claim come out, and others do not
+    does not hold   all of the interval is below half of the paper's number; without a number, below zero
+    cannot be told  the interval holds both, or there are fewer than two seeds
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from typing import Literal
 
 from drdsgd.summary import Estimate
 
-__all__ = ["Claim", "Finding", "Verdict", "clear", "less", "more", "no_price", "paired", "together", "trend"]
+__all__ = [
+    "Claim",
+    "Finding",
+    "Verdict",
+    "both",
+    "despite",
+    "less",
+    "more",
+    "no_price",
+    "paired",
+    "together",
+    "trend",
+]  # fmt: skip
 
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be told"]
 
@@ -46,57 +58,47 @@ class Claim:
     findings: Mapping[str, Finding]
 
 
-def clear(difference: Estimate) -> bool:
-    """Whether the 95 % interval of a mean over seeds leaves out zero; one seed never tells.
+def more(difference: Estimate, enough: float = 0.0) -> Verdict:
+    """For "A is above B": clearly, and by `enough` (half of the paper's number); clearly; clearly not; or not clearly.
 
-    >>> clear(Estimate(3.0, 1.0, 5)), clear(Estimate(2.7, 1.0, 5))
-    (True, False)
-    """
-    from scipy.stats import t
-
-    return difference.n > 1 and abs(difference.mean) > float(t.ppf(0.975, difference.n - 1)) * difference.error
-
-
-def more(difference: Estimate, number: float = 0.0) -> Verdict:
-    """For "A is above B (by `number`)": clear and at least half the number, or above by a standard error, or not.
-
-    >>> more(Estimate(8.0, 1.0, 5), 7.0), more(Estimate(3.0, 1.0, 5), 7.0), more(Estimate(-3.0, 1.0, 5))
+    >>> more(Estimate(8.0, 1.0, 5), 3.5), more(Estimate(3.0, 1.0, 5), 3.5), more(Estimate(0.5, 1.0, 5), 3.5)
     ('holds', 'holds in part', 'does not hold')
+    >>> more(Estimate(3.0, 9.0, 5), 3.5), more(Estimate(8.0, math.nan, 1))
+    ('cannot be told', 'cannot be told')
     """
-    if difference.n < 2:
-        return "cannot be told"
-    if clear(difference) and difference.mean > 0 and difference.mean >= number / 2:
-        return "holds"
-    return "holds in part" if difference.mean > difference.error else "does not hold"
+    low, high = difference.interval
+    if low > 0:
+        return "holds" if difference.mean >= enough else "holds in part"
+    return "does not hold" if high < enough or high <= 0 else "cannot be told"
 
 
-def less(difference: Estimate, number: float = 0.0) -> Verdict:
-    """For "A is below B (by `number`)": `more` of the difference with its sign turned.
+def less(difference: Estimate, enough: float = 0.0) -> Verdict:
+    """For "A is below B": `more` of the difference with its sign turned.
 
-    >>> less(Estimate(-3.0, 1.0, 5)), less(Estimate(-2.0, 1.0, 5)), less(Estimate(-0.9, 1.0, 5))
-    ('holds', 'holds in part', 'does not hold')
+    >>> less(Estimate(-3.0, 1.0, 5)), less(Estimate(3.0, 1.0, 5)), less(Estimate(-2.0, 1.0, 5))
+    ('holds', 'does not hold', 'cannot be told')
     """
-    return more(_times(difference, -1), number)
+    return more(_times(difference, -1), enough)
 
 
 def no_price(difference: Estimate, within: float = 2.0) -> Verdict:
-    """For "almost the same average": lower by at most `within` points, by at most twice that, or by more.
+    """For "almost the same average": clearly not lower by more than `within` points; its mean is not; clearly lower.
 
     >>> [no_price(Estimate(d, 0.5, 5)) for d in (1.0, -1.9, -3.0, -5.0)]
-    ['holds', 'holds', 'holds in part', 'does not hold']
+    ['holds', 'holds in part', 'cannot be told', 'does not hold']
     """
-    if difference.n < 2:
-        return "cannot be told"
-    if difference.mean >= -within:
+    low, high = difference.interval
+    if low >= -within:
         return "holds"
-    return "holds in part" if difference.mean >= -2 * within else "does not hold"
+    if high < -within:
+        return "does not hold"
+    return "holds in part" if difference.n > 1 and difference.mean >= -within else "cannot be told"
 
 
 def trend(steps: Sequence[Mapping[int, float]], direction: Literal[1, -1]) -> Verdict:
     """For "goes up" (1) or "goes down" (-1) over a sequence, each step one value per seed.
 
-    It holds if the means are in order and the paired difference of last and first is clear; in part, if that
-    difference has the right sign by more than a standard error; else not.
+    Judged by the paired difference of last and first; it holds only if the means between are in order, too.
 
     >>> trend([{0: 1.0, 1: 1.1}, {0: 2.0, 1: 2.2}, {0: 3.0, 1: 3.1}], 1)
     'holds'
@@ -119,17 +121,37 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Estimate:
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """For a claim of several parts: holds if all do, does not if none does even in part, else in part.
+    """For a claim of several cases: theirs, if they agree; in part, if it holds at least in part for some; else not.
 
-    >>> together(["holds", "holds"]), together(["holds", "does not hold"]), together(["does not hold"] * 2)
-    ('holds', 'holds in part', 'does not hold')
+    >>> together(["holds", "holds"]), together(["holds", "does not hold"])
+    ('holds', 'holds in part')
+    >>> together(["cannot be told", "cannot be told"]), together(["does not hold", "cannot be told"])
+    ('cannot be told', 'does not hold')
     """
-    told = [verdict for verdict in verdicts if verdict != "cannot be told"]
-    if len(told) < len(verdicts):
-        return "cannot be told"
-    if all(verdict == told[0] for verdict in told):
-        return told[0]
-    return "holds in part"
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
+    return "holds in part" if {"holds", "holds in part"} & set(verdicts) else "does not hold"
+
+
+def both(one: Verdict, other: Verdict) -> Verdict:
+    """For "A and B": the worse of the two.
+
+    >>> both("holds", "holds in part"), both("holds", "does not hold"), both("holds", "cannot be told")
+    ('holds in part', 'does not hold', 'cannot be told')
+    """
+    order: tuple[Verdict, ...] = ("does not hold", "cannot be told", "holds in part", "holds")
+    return min(one, other, key=order.index)
+
+
+def despite(lost: int, runs: int, verdict: Verdict) -> Verdict:
+    """A verdict over the runs that finished, where some diverged: then it holds in part at most; not, if most did.
+
+    >>> despite(0, 5, "holds"), despite(1, 5, "holds"), despite(3, 5, "holds"), despite(1, 5, "cannot be told")
+    ('holds', 'holds in part', 'does not hold', 'cannot be told')
+    """
+    if 2 * lost > runs:
+        return "does not hold"
+    return "holds in part" if lost and verdict == "holds" else verdict
 
 
 def _times(estimate: Estimate, factor: float) -> Estimate:

@@ -56,7 +56,7 @@ BELOW_LEGEND = 0.7  # of the height of a histogram's axes
 GAINS = {
     "same_eta": "same η, as in the paper",
     "step": "of it: step size",
-    "robustness": "of it: robustness",
+    "rest": "the rest: robustness",
     "best": "each at its best constant η",
     "falling": "each at its best falling η",
 }

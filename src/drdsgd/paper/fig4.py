@@ -18,7 +18,7 @@ PS = (0.3, 0.45, 0.6)
 
 
 def cases(s: Settings, data: DataName) -> dict[str, Comparison]:
-    """DSGD against DR-DSGD for every p. The best steps are those of the first p; on CIFAR-10 they are not looked for."""
+    """DSGD against DR-DSGD for every p. Best steps are those of the first p; on CIFAR-10 they are not looked for."""
 
     def case(p: float, tuned_at: Comparison | None = None) -> Comparison:
         fields, tuned = base(s, data, K=25, T=ROUNDS[data], p=p), data == "Fashion-MNIST"
@@ -43,14 +43,14 @@ def _claims(data: DataName, s: Settings, done: Done) -> list[Claim]:
     return [
         Claim(
             f"{data}: DR-DSGD's worst accuracy is above DSGD's for each p", "above for each p",
-            "holds if clear (95 % t-interval of the paired difference) and above zero for each p, "
-            "does not if for none more than one standard error above zero, else in part",
+            pairs.EACH,
             {kind: pairs.above_each(by_p, s, done, kind) for kind in KINDS},
         ),
         Claim(
             f"{data}: a denser graph serves the worst-off device better", "better for both algorithms",
-            "holds if for both algorithms the means rise with p and the paired difference of the last and the first "
-            "is clear, does not if for neither it is more than one standard error above zero, else in part",
+            "for each algorithm by the 95 % t-interval of the worst accuracy at the last p minus that at the first, "
+            "paired by seed: holds if it is above zero and the means between are in order, in part if they are not, "
+            "does not if it is below, else it cannot be told; for both, in part if it holds for one, else not",
             {kind: denser(list(by_p.values()), s, done, kind) for kind in KINDS},
         ),
     ]  # fmt: skip

@@ -40,15 +40,14 @@ def claims(s: Settings, done: Done) -> list[Claim]:
     return [
         Claim(
             "DR-DSGD's worst accuracy is above DSGD's on each graph", "above on each",
-            "holds if clear (95 % t-interval of the paired difference) and above zero on each graph, "
-            "does not if on none more than one standard error above zero, else in part",
+            pairs.EACH,
             {kind: pairs.above_each(by_graph, s, done, kind) for kind in KINDS},
         ),
         Claim(
             "Both algorithms learn faster on the geometric graph than on the ring", "fewer rounds",
-            "of the mean over rounds of the worst accuracy, geometric minus ring, paired by seed: holds if clear and "
-            "above zero for both algorithms, does not if for neither more than one standard error above zero, else in "
-            "part",
+            "of the mean over rounds of the worst accuracy, geometric minus ring, for each algorithm by the 95 % "
+            "t-interval of the paired difference: holds if it is above zero, does not if it is below, else it cannot "
+            "be told; for both, in part if it holds for one only, not if for none",
             {kind: faster(by_graph["geometric"], by_graph["ring"], s, done, kind) for kind in KINDS},
         ),
     ]  # fmt: skip

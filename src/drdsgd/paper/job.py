@@ -42,19 +42,22 @@ def check_folder(out: Path, s: Settings) -> None:
             raise InputError(f"{path} is corrupt ({error!r}); remove it if the folder is yours to overwrite") from None
         if differing is not None:
             raise InputError(
-                f"{spelling(differing)} {_said(now[differing])}: {out} holds results with {_said(before[differing])}; "
-                "use another --out"
+                f"{out} holds results {_said(differing, before[differing])}, not {_said(differing, now[differing])}: "
+                "give the same options, or another --out"
             )
     write_text(path, json.dumps(now) + "\n")
 
 
-def _said(value: object) -> str:
+def _said(name: str, value: object) -> str:
     """A setting as a user would write it.
 
-    >>> _said([0, 1]), _said(None)
-    ('0,1', 'none')
+    >>> _said("seeds", [0, 1]), _said("rounds", None), _said("quick", True)
+    ('with --seeds 0,1', 'without --rounds', 'with --quick')
     """
-    return ",".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value).lower()
+    if not value:
+        return f"without {spelling(name)}"
+    said = "" if value is True else f" {','.join(map(str, value)) if isinstance(value, list) else value}"
+    return f"with {spelling(name)}{said}"
 
 
 def check_data(plan: Iterable[Group]) -> None:
@@ -102,7 +105,8 @@ def _run(
         over.difference_update([run.experiment for run in harvest(over, store, work)])
         if t == e.rounds:
             over.add(e)
-        watch(sum(behind.values()), total, f"{len(behind)} of {len(costs)} runs; {_described(e)}")
+        finished = sum(seconds == costs[one] for one, seconds in behind.items())
+        watch(sum(behind.values()), total, f"{finished} of {len(costs)} runs done; {_described(e)}")
 
     watch(sum(behind.values()), total, f"{len(todo)} runs to do")
     with workers.team([(e, work / name_of(e)) for e in todo], min(at_once, len(todo)), see) as team:
@@ -119,11 +123,12 @@ def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list
     found = []
     for e in experiments:
         folder = records.Folder(work / name_of(e))
-        if e in store.runs or folder.status == "unfinished":
-            continue
-        with suppress(InUse), folder.lock():
-            run = kept(records.read(folder.path))
-            store.keep(run)
-            shutil.rmtree(folder.path)
-            found.append(run)
+        if e in store.runs:
+            shutil.rmtree(folder.path, ignore_errors=True)  # kept, and then something stopped us
+        elif folder.status != "unfinished":
+            with suppress(InUse), folder.lock():
+                run = kept(records.read(folder.path))
+                store.keep(run)
+                shutil.rmtree(folder.path)
+                found.append(run)
     return found

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from drdsgd.paper.claims import Claim, Finding, Verdict, less, more, no_price, paired, together
+from drdsgd.paper.claims import Claim, Finding, Verdict, despite, less, more, no_price, paired, together
 from drdsgd.paper.plan import Comparison, Settings
-from drdsgd.paper.store import Done, Kept, ends
+from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.summary import KINDS, Estimate, Kind, Measure
 
-__all__ = ["NO_PRICE", "area", "average", "difference", "fewer_rounds", "findings", "stdev", "worst"]
+__all__ = [
+    "EACH",
+    "NO_PRICE",
+    "above_each",
+    "area",
+    "average",
+    "difference",
+    "fewer_rounds",
+    "findings",
+    "first_round",
+    "judge_rounds",
+    "judged",
+    "points",
+    "rule",
+    "stdev",
+    "worst",
+]  # fmt: skip
 
-NO_PRICE = "holds if the mean paired difference is at least -2 points, in part if at least -4"
-CLEAR = "clear (95 % t-interval of the paired difference)"
+LOST = "with diverged runs of DR-DSGD in part at most, and not at all if most diverge"
+NO_PRICE = (
+    "holds if the 95 % interval of the paired difference is above -2 points, in part if its mean is, does not if the "
+    f"interval is below; {LOST}"
+)
+
+
+def rule(enough: str, side: str = "above zero") -> str:
+    """The rule of `claims.more` in words."""
+    return (
+        f"by the 95 % t-interval of the paired difference: holds if it is {side}{enough}, does not if it is on the "
+        f"other side{' of that' if enough else ''}, else it cannot be told; {LOST}"
+    )
 
 
 def difference(c: Comparison, s: Settings, done: Done, kind: Kind, measure: Measure) -> Estimate:
@@ -21,6 +49,12 @@ def difference(c: Comparison, s: Settings, done: Done, kind: Kind, measure: Meas
     pair = c.pair(s)
     dr_dsgd, dsgd = (ends(pair[label].runs(done), kind, measure) for label in ("DR-DSGD", "DSGD"))
     return paired(dr_dsgd, dsgd)
+
+
+def judged(c: Comparison, s: Settings, done: Done, verdict: Verdict) -> Verdict:
+    """A verdict on DR-DSGD's runs that finished, in the light of those that diverged."""
+    runs = c.pair(s)["DR-DSGD"].runs(done)
+    return despite(diverged(runs), len(runs), verdict)
 
 
 def findings(comparisons: Sequence[Comparison], find: Callable[[Comparison, Kind], Finding]) -> dict[str, Finding]:
@@ -34,10 +68,14 @@ def points(d: Estimate, s: Settings) -> str:
     """A difference in words.
 
     >>> points(Estimate(1.5, 0.5, 4), Settings())
-    '+1.5 ± 0.5 points (4 of 5 pairs finished)'
+    '+1.5 ± 0.5 points (95 %: −0.1 to +3.1; 4 of 5 pairs finished)'
     """
-    missing = "" if d.n == len(s.seeds) else f" ({d.n} of {len(s.seeds)} pairs finished)"
-    return f"{d.format('+')} points{missing}" if d.n else f"no pair of {len(s.seeds)} finished"
+    if not d.n:
+        return f"no pair of {len(s.seeds)} finished"
+    low, high = d.interval
+    notes = [f"95 %: {low:+.1f} to {high:+.1f}".replace("-", "−")] if d.n > 1 else []
+    notes += [f"{d.n} of {len(s.seeds)} pairs finished"] if d.n < len(s.seeds) else []
+    return f"{d.format('+')} points" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _claim(
@@ -46,7 +84,7 @@ def _claim(
 ) -> Claim:  # fmt: skip
     def find(c: Comparison, kind: Kind) -> Finding:
         d = difference(c, s, done, kind, measure)
-        return Finding(points(d, s), verdict(d))
+        return Finding(points(d, s), judged(c, s, done, verdict(d)))
 
     return Claim(text, paper, rule, findings(comparisons, find))
 
@@ -55,8 +93,8 @@ def worst(comparisons: Sequence[Comparison], s: Settings, done: Done, number: fl
     """The worst accuracy is `number` points above DSGD's."""
     return _claim(
         "The worst-off device is served better than by DSGD", f"about +{number:g} points",
-        f"holds if {CLEAR} and at least {number / 2:g} points, in part if more than one standard error above zero",
-        "worst", lambda d: more(d, number), comparisons, s, done,
+        rule(f" and its mean at least {number / 2:g} points (in part if less)"),
+        "worst", lambda d: more(d, number / 2), comparisons, s, done,
     )  # fmt: skip
 
 
@@ -71,17 +109,18 @@ def average(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Claim
 def stdev(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Claim:
     """The standard deviation over devices is below DSGD's."""
     return _claim(
-        "The STDEV over devices is smaller", "smaller",
-        f"holds if below zero and {CLEAR}, in part if more than one standard error below zero",
-        "stdev", less, comparisons, s, done,
-    )  # fmt: skip
+        "The STDEV over devices is smaller", "smaller", rule("", "below zero"), "stdev", less, comparisons, s, done
+    )
 
 
 def above_each(cases: Mapping[str, Comparison], s: Settings, done: Done, kind: Kind) -> Finding:
     """Whether the worst accuracy is above DSGD's in each of several settings."""
     found = {name: difference(c, s, done, kind, "worst") for name, c in cases.items()}
     words = "; ".join(f"{name}: {points(d, s)}" for name, d in found.items())
-    return Finding(words, together([more(d) for d in found.values()]))
+    return Finding(words, together([judged(c, s, done, more(found[name])) for name, c in cases.items()]))
+
+
+EACH = f"for each {rule('')}; for all, in part if it holds for some only, not if for none"
 
 
 def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goal: float, times: float) -> Claim:
@@ -89,45 +128,50 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
 
     def find(c: Comparison, kind: Kind) -> Finding:
         pair = c.pair(s)
-        reached = {label: [first_round(run, kind, goal) for run in pair[label].runs(done)] for label in pair}
-        return judge_rounds(reached["DSGD"], reached["DR-DSGD"], c.fields["rounds"], times)
+        dsgd, dr_dsgd = (
+            {run.experiment.seed: first_round(run, kind, goal) for run in pair[label].runs(done)}
+            for label in ("DSGD", "DR-DSGD")
+        )
+        return judge_rounds(dsgd, dr_dsgd, c.fields["rounds"], times)
 
     return Claim(
         f"{goal:g} % worst accuracy takes {times:g} times fewer rounds than with DSGD",
-        f"{times:g} times fewer",
-        f"of the seeds in which DR-DSGD gets there, the median of DSGD's rounds / DR-DSGD's (a DSGD run that never "
-        f"does counts with all its rounds): holds if at least {times / 2:g} and most seeds do, in part if over 1",
+        f"{times:g} times fewer (the abstract: up to 20)",
+        "of DSGD's rounds / DR-DSGD's, seed by seed (a run that never gets there, or diverges, counts with all rounds) "
+        f"by the 95 % t-interval of the mean logarithm: holds if it is above 1 and the mean at least {times / 2:g}, in "
+        f"part if less, does not if the interval is below {times / 2:g}, else it cannot be told",
         findings(comparisons, find),
     )
 
 
 def first_round(run: Kept, kind: Kind, goal: float) -> int | None:
-    """The first evaluated round at which the worst accuracy is at least `goal`."""
-    return next(
-        (t for t, value in zip(run.rounds, run.curves[kind]["worst"], strict=True) if value >= goal and t > 0), None
-    )
+    """The first evaluated round at which the worst accuracy is at least `goal`; a run that diverges has none."""
+    if run.status != "finished":
+        return None
+    worst = zip(run.rounds, run.curves[kind]["worst"], strict=True)
+    return next((t for t, value in worst if value >= goal and t > 0), None)
 
 
-def judge_rounds(dsgd: Sequence[int | None], dr_dsgd: Sequence[int | None], T: int, times: float) -> Finding:
-    """The finding on rounds that each seed of both algorithms took (None: not within T).
+def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | None], T: int, times: float) -> Finding:
+    """The finding on rounds that both algorithms took, by seed (None: not within T).
 
-    >>> judge_rounds([None, 90], [10, 9], T=100, times=10)
-    Finding(ours='10.0 times fewer (median; DR-DSGD gets there in 2 of 2 seeds, DSGD in 1)', verdict='holds')
-    >>> judge_rounds([None, 90], [None, None], T=100, times=10).verdict
+    >>> judge_rounds({0: None, 1: 90, 2: 100}, {0: 10, 1: 9, 2: 11}, T=100, times=10)
+    Finding(ours='9.7 times fewer (at most 10.0; DR-DSGD gets there in 3 of 3 seeds, DSGD in 2)', verdict='holds')
+    >>> judge_rounds({0: None, 1: 90}, {0: None, 1: None}, T=100, times=10).verdict
     'does not hold'
     """
-    there = f"DR-DSGD gets there in {_count(dr_dsgd)} of {len(dr_dsgd)} seeds, DSGD in {_count(dsgd)}"
-    ratios = [(a or T) / b for a, b in zip(dsgd, dr_dsgd, strict=True) if b is not None]
+    seeds = sorted(dsgd.keys() & dr_dsgd.keys())
+    ratios = [(dsgd[seed] or T) / (dr_dsgd[seed] or T) for seed in seeds]
     if not ratios:
-        return Finding(there, "does not hold" if dr_dsgd else "cannot be told")
-    ratio = statistics.median(ratios)
-    most = 2 * len(ratios) > len(dr_dsgd)
-    verdict: Verdict = "holds" if ratio >= times / 2 and most else "holds in part" if ratio > 1 else "does not hold"
-    return Finding(f"{ratio:.1f} times fewer (median; {there})", verdict)
+        return Finding("no pair is done", "cannot be told")
+    logs = Estimate.over([math.log(ratio) for ratio in ratios])
+    there = f"DR-DSGD gets there in {_count(dr_dsgd, seeds)} of {len(seeds)} seeds, DSGD in {_count(dsgd, seeds)}"
+    words = f"{math.exp(logs.mean):.1f} times fewer (at most {max(ratios):.1f}; {there})"
+    return Finding(words, more(logs, math.log(times / 2)))
 
 
-def _count(rounds: Sequence[int | None]) -> int:
-    return sum(t is not None for t in rounds)
+def _count(rounds: Mapping[int, int | None], seeds: Sequence[int]) -> int:
+    return sum(rounds[seed] is not None for seed in seeds)
 
 
 def area(runs: Sequence[Kept], kind: Kind) -> dict[int, float]:

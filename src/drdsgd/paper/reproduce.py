@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from drdsgd import records
 from drdsgd.errors import InputError, one_line
 from drdsgd.files import write_text
-from drdsgd.paper import draw, job, pages, results, theory
+from drdsgd.paper import draw, fair, job, pages, results, theory
 from drdsgd.paper.claims import Claim
 from drdsgd.paper.pages import Block, Heading, Picture, Text
-from drdsgd.paper.parts import PARTS
+from drdsgd.paper.parts import PARTS, Part
 from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Done, Kept, Store
+from drdsgd.paper.store import Done, Kept, Store, same_versions
+from drdsgd.records import Folder
 
 __all__ = ["NAMES", "reproduce"]
 
 NAMES = (*PARTS, "theory", "all")
 TITLE = "DR-DSGD, reproduced"
+# about how many it takes on one core
+THEORY_SECONDS = 240.0
 
 
 def reproduce(
@@ -31,6 +34,7 @@ def reproduce(
     at_once: int,
     only_known: bool = False,
     watch: job.Watch = lambda done, total, note: None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, list[Claim]]:
     """Do what these figures and tables need and is not done yet, write what came out, and give the claims of each.
 
@@ -45,24 +49,40 @@ def reproduce(
 
     if not only_known:
         job.check_data(plan({}))
-    job.check_folder(out, s)
-    store = Store(*dict.fromkeys((out / "runs", known)))
-    if parts and not only_known:
-        job.do(plan, store, out / "unfinished", at_once, watch)
+    with Folder(out).lock():  # two commands would do the same runs
+        job.check_folder(out, s)
+        store = Store(*dict.fromkeys((out / "runs", known)))
+        if store.outdated:
+            say(f"{store.outdated} records of runs were made with other versions than are installed, and are not taken")
+        measured = _known_theory(out / "theory") if "theory" in chosen else None
+        # the bar is for all of it
+        later = THEORY_SECONDS if "theory" in chosen and measured is None and not only_known else 0.0
+        if parts and not only_known:
+            job.do(plan, store, out / "unfinished", at_once, lambda done, total, note: watch(done, total + later, note))
+        if later:
+            measured = _theory(s, out / "theory", lambda part: watch(part, 1.0, "theory"))
+        return _write(names, parts, s, out, store, plan, measured)
+
+
+def _write(
+    names: Sequence[str],
+    parts: Mapping[str, Part],
+    s: Settings,
+    out: Path,
+    store: Store,
+    plan: job.Plan,
+    measured: theory.Results | None,
+) -> dict[str, list[Claim]]:
+    """Write what came out."""
     planned = dict.fromkeys(e for group in plan(store.runs) for e in group.experiments)
     runs = store.gather(planned)
-    claims: dict[str, list[Claim]] = {}
+    claims = {name: part.claims(s, store.runs) for name, part in parts.items()}
     sections: list[Block] = []
     for name, part in parts.items():
-        claims[name] = part.claims(s, store.runs)
         sections += results.write(part, claims[name], s, store.runs, out / name)
-    if "theory" in chosen:
-        found = _known_theory(out / "theory")
-        if found is None and not only_known:
-            found = _theory(s, out / "theory", watch)
-        if found is not None:
-            claims["theory"] = theory.claims(found)
-            sections += _theory_section(found, claims["theory"], out / "theory")
+    if measured is not None:
+        claims["theory"] = theory.claims(measured)
+        sections += _theory_section(measured, claims["theory"], out / "theory")
     if "all" in names:
         page = _first(s, claims, len(runs), len(planned)) + _fair_section(s, store.runs, out / "fair")
         page += sections + _last(s, runs)
@@ -76,16 +96,16 @@ def _known_theory(folder: Path) -> theory.Results | None:
     path = folder / "results.json"
     try:
         stored = json.loads(path.read_bytes())
-        return theory.from_json(stored["results"]) if stored["versions"] == records.versions() else None
+        return theory.from_json(stored["results"]) if same_versions(stored["versions"]) else None
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is corrupt ({one_line(error)}); remove it, and it is measured again") from None
 
 
-def _theory(s: Settings, folder: Path, watch: job.Watch) -> theory.Results:
+def _theory(s: Settings, folder: Path, watch: Callable[[float], None]) -> theory.Results:
     """The measurements on a problem with known constants."""
-    found = theory.measure(s.quick, s.seeds, lambda done: watch(done, 1.0, "theory"))
+    found = theory.measure(s.quick, s.seeds, watch)
     stored = {"versions": records.versions(), "results": theory.to_json(found)}
     write_text(folder / "results.json", json.dumps(stored, allow_nan=False) + "\n")
     return found
@@ -110,14 +130,26 @@ def _fair_section(s: Settings, done: Done, stem: Path) -> list[Block]:
     return [
         Heading("Step size or robustness?"),
         Text(
-            "At the same eta, DR-DSGD's steps are shorter than DSGD's: its gradients are weighed by h / mu. So beside "
-            "each comparison of the paper stand DSGD with a step as long as DR-DSGD's on average (what it gains is "
-            "step size, the rest is robustness), and both at the step of one grid that serves the worst-off device "
-            "best on validation data, constant or falling to zero. Points of worst accuracy, paired by seed."
+            f"At the same eta the two algorithms take different steps: DR-DSGD's gradients are weighed by h / mu, here "
+            f"by {_weights(s, done)} on average. So beside each comparison of the paper stand DSGD at eta times that "
+            "mean weight (what it gains over DSGD is step size; the rest is robustness, and that the weights change "
+            "over rounds), and both algorithms at the step of one grid that serves the worst-off device best on "
+            "validation data, constant or falling to zero. Points of worst accuracy, paired by seed."
         ),
         results.gain_table(compared, s, done),
         Picture(stem.with_name(f"{stem.name}.png"), "The gains of the consensus model, with their standard errors."),
     ]
+
+
+def _weights(s: Settings, done: Done) -> str:
+    """The range of DR-DSGD's mean weights over all comparisons, in words."""
+    steps = [
+        step / c.pair(s)["DSGD"].example.eta
+        for part in PARTS.values()
+        for c in part.comparisons(s)
+        if (step := fair.matched(c, s, done)) is not None
+    ]
+    return f"{min(steps):.2f} to {max(steps):.2f}" if steps else "what no finished run says"
 
 
 def _first(s: Settings, claims: Mapping[str, Sequence[Claim]], done: int, planned: int) -> list[Block]:
@@ -126,9 +158,10 @@ def _first(s: Settings, claims: Mapping[str, Sequence[Claim]], done: int, planne
     about = (
         "A quick check of the whole pipeline on the embedded digits, with few rounds: no reproduction of anything."
         if s.quick
-        else f"Every experiment of the paper on the real data, {len(s.seeds)} seeds, mean ± one standard error. "
-        "Both algorithms of a pair have the same seeds, so the same graph, data, first model and batches. "
-        "Verdicts are computed by the rule that stands beside each claim below."
+        else f"Every experiment of the paper on the real data, {len(s.seeds)} seeds"
+        + (f", {s.rounds} rounds in place of the paper's" if s.rounds else "")
+        + ", mean ± one standard error. Both algorithms of a pair have the same seeds, so the same graph, data, first "
+        "model and batches. Verdicts are computed by the rule that stands beside each claim below."
     )
     return [
         Heading(TITLE, 1),
@@ -154,6 +187,6 @@ def _last(s: Settings, runs: Sequence[Kept]) -> list[Block]:
         Text(f"`drdsgd reproduce all{chosen}{' --quick' if s.quick else ''}` makes this page. Runs whose record in "
              "`runs/` has the same config and versions are taken from there; `drdsgd train runs/NAME.json` does one "
              "again. Every row of the CSV files names its runs."),
-        Text(f"{len(runs)} runs, of which {lost} diverged, took {hours:.1f} hours of one core in rounds, evaluations "
-             f"not counted. Made with {made_with}."),
+        Text(f"{len(runs)} runs, of which {lost} diverged, took {hours:.1f} hours in rounds, evaluations not counted, "
+             f"each on one core while others shared the machine. Made with {made_with}."),
     ]  # fmt: skip

@@ -76,7 +76,7 @@ def tables(part: Part, s: Settings, done: Done) -> dict[str, list[Row]]:
         "curves": [row for place, run in paired for row in curve_rows(place, run)],
         "devices": [row for place, run in paired for row in device_rows(place, run)],
         "fair": [row for c in compared for row in _fair_rows(c, s, done)],
-        "tuning": [row for c in compared for row in _tuning_rows(c, s, done)],
+        "tuning": [row for c in compared if c.tuned_at is None for row in _tuning_rows(c, s, done)],
         "gains": [row for c in compared for row in _gain_rows(c, s, done)],
         **(others if others["others"] else {}),
     }
@@ -102,7 +102,7 @@ def _of_table1(s: Settings, done: Done) -> dict[str, list[Row]]:
     steps = [
         {
             "eta": run.experiment.eta, "seed": run.experiment.seed, "status": run.status, "said": run.message,
-            "run": run.name,
+            "average": run.final("consensus", "average"), "run": run.name,
         }
         for _, group in table1.steps(s, done)
         for run in group.runs(done)
@@ -114,7 +114,8 @@ def _closest_rows(s: Settings, done: Done) -> list[Row]:
     return [
         {
             "rank": rank, "model": r.kind, "shards": r.shards, "weights": r.weights, "loss_clip": r.loss_clip,
-            "mean_distance": f"{d.mean:.3f}", "largest_distance": f"{d.largest:.3f}", "diverged": d.diverged,
+            "near": d.near, "mean_distance": f"{d.mean:.3f}", "largest_distance": f"{d.largest:.3f}",
+            "diverged": d.diverged,
             "runs": _names(table1.reading_rows(s, r).values(), done),
         }
         for rank, (r, d) in enumerate(table1.closest(s, done), start=1)
@@ -161,11 +162,11 @@ def _fair_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
 
 
 def _tuning_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
-    for schedule in fair.SCHEDULES if c.tuned else ():
+    for schedule in fair.SCHEDULES:
         for algorithm in fair.ALGORITHMS:
             chosen = fair.best(c, s, algorithm, schedule, done)
-            for multiple, group in fair.trials(c, s, algorithm, schedule).items():
-                for run in group.runs(done):
+            for multiple in fair.grid(c, s, schedule, done):
+                for run in fair.trial(c, s, algorithm, schedule, multiple).runs(done):
                     yield {
                         "setting": c.name, "algorithm": algorithm, "eta_schedule": schedule, "multiple": multiple,
                         "eta": run.experiment.eta, "seed": run.experiment.seed,
@@ -255,7 +256,7 @@ def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
             eta = f"{e.eta:.3g}, falling" if e.eta_schedule == "linear" else f"{e.eta:.3g}"
             for kind in KINDS:
                 rows.append([
-                    c.name, label, eta if runs else "none of the grid", kind,
+                    c.name, label, eta if group.ready else "not known yet", kind,
                     *(str(Estimate.over(list(ends(runs, kind, measure).values()))) for measure in MEASURES),
                     _finished(runs),
                 ])  # fmt: skip
@@ -285,11 +286,9 @@ def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
     for kind in KINDS:
         for c in compared:
             g = fair.gain(c, s, done, kind, "worst")
-            rows.append(
-                [kind, f"{c.part}: {c.name}", *map(signed, (g.same_eta, g.step, g.robustness, g.best, g.falling))]
-            )
+            rows.append([kind, f"{c.part}: {c.name}", *map(signed, (g.same_eta, g.step, g.rest, g.best, g.falling))])
     return Table(
-        ["worst accuracy of", "setting", "DR-DSGD over DSGD at the same eta", "of it step size", "of it robustness",
+        ["worst accuracy of", "setting", "DR-DSGD over DSGD at the same eta", "of it step size", "the rest: robustness",
          "both at best eta", "both at best eta, falling"],
         rows,
     )  # fmt: skip
@@ -300,7 +299,9 @@ def _printed_tables(s: Settings, done: Done) -> Iterator[Table]:
         rows = []
         for i, (mu, group) in enumerate(table1.rows(s, data).items()):
             runs = group.runs(done)
-            rows.append([f"{mu:g}", "the paper", *(f"{printed[column][i]:g}" for column in table1.COLUMNS), ""])
+            errors = table1.ERRORS[data]
+            numbers = (f"{printed[column][i]:g} ± {errors[column][i]:g}" for column in table1.COLUMNS)
+            rows.append([f"{mu:g}", "the paper", *numbers, ""])
             for kind in KINDS:
                 ours = (Estimate.over(list(ends(runs, kind, column).values())) for column in table1.COLUMNS)
                 rows.append(["", f"ours, {kind}", *map(str, ours), _finished(runs)])
@@ -309,12 +310,24 @@ def _printed_tables(s: Settings, done: Done) -> Iterator[Table]:
 
 def _reading_table(s: Settings, done: Done) -> Table:
     return Table(
-        ["reading", "mean distance from the nine printed numbers", "largest", "runs that diverged"],
-        [[str(r), f"{d.mean:.1f}", f"{d.largest:.1f}", str(d.diverged)] for r, d in table1.closest(s, done)],
-    )
+        ["reading", "mean distance from the nine printed numbers", "largest", "near", "diverged", "the three trends"],
+        [
+            [
+                str(r), f"{d.mean:.1f}", f"{d.largest:.1f}", f"{d.near} of 9", str(d.diverged),
+                table1.trends(table1.reading_rows(s, r), done, r.kind).verdict,
+            ]
+            for r, d in table1.closest(s, done)
+        ],
+    )  # fmt: skip
 
 
 def _step_table(s: Settings, done: Done) -> Table:
     looked = sorted(((group.example.eta, group.runs(done)) for _, group in table1.steps(s, done)), key=lambda x: x[0])
-    rows = [[f"{eta:.3g}", f"{diverged(runs)} of {len(runs)}"] for eta, runs in looked]
-    return Table(["eta", "seeds that diverged"], rows)
+    rows = [
+        [
+            f"{eta:.3g}", f"{diverged(runs)} of {len(runs)}",
+            *(str(Estimate.over(list(ends(runs, kind, "average").values()))) for kind in KINDS),
+        ]
+        for eta, runs in looked
+    ]  # fmt: skip
+    return Table(["eta", "seeds that diverged", "average accuracy of the others, consensus", "local"], rows)

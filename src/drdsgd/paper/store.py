@@ -23,7 +23,7 @@ from drdsgd.files import write_text
 from drdsgd.records import Record, Status
 from drdsgd.summary import KINDS, MEASURES, Kind, Measure
 
-__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of", "read_records"]
+__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of", "read_records", "same_versions"]
 
 # decimals that are kept of a percentage: a device has at most some thousand test samples
 DECIMALS = 4
@@ -113,7 +113,7 @@ class Store:
         self.folder, self.outdated = folders[0], 0
         self.runs: dict[Experiment, Kept] = {}
         for run in read_records(folders):
-            if _same_versions(run.versions):
+            if same_versions(run.versions):
                 self.runs.setdefault(run.experiment, run)
             else:
                 self.outdated += 1
@@ -131,7 +131,8 @@ class Store:
         """Those runs that are done, each once, with their records in the first folder wherever they came from."""
         found = [self.runs[e] for e in dict.fromkeys(experiments) if e in self.runs]
         for run in found:
-            if not self.path(run).exists():
+            path = self.path(run)
+            if not path.exists() or path.read_text(encoding="utf-8") != _text(run):
                 self.keep(run)
         return found
 
@@ -159,7 +160,7 @@ def _adapter() -> TypeAdapter[Kept]:
     return TypeAdapter(Kept)
 
 
-def _same_versions(versions: Mapping[str, str]) -> bool:
+def same_versions(versions: Mapping[str, str]) -> bool:
     """Whether numbers made with these versions can be expected here; a patch of Python changes none."""
 
     def that_matter(all: Mapping[str, str]) -> dict[str, str]:
