@@ -355,7 +355,7 @@ def readings_figure(s: Settings, done: Done) -> Figure:
     # room for the words at the end of the longest
     axes.set_xlim(0, 1.25 * max(means, default=1.0))
     missing = every - len(ranking)
-    note = f"\n{missing} of {every} readings are missing: they have a μ with which no run finished" if missing else ""
+    note = f"\n{missing} of {every} readings are missing: they have a μ without a finished run" if missing else ""
     axes.set_xlabel(f"mean distance to the nine printed numbers, in percentage points{note}")
     keys = [Patch(color=colour, alpha=0.85, label=MODELS[kind]) for kind, colour in colours.items()]
     figure.legend(handles=keys, loc="outside upper center", ncols=2)

@@ -57,10 +57,17 @@ def reproduce(
         measured = _known_theory(out / "theory") if "theory" in chosen else None
         # the bar is for all of it
         later = THEORY_SECONDS if "theory" in chosen and measured is None and not only_known else 0.0
+        runs = 0.0
+
+        def see(done: float, total: float, note: str) -> None:
+            nonlocal runs
+            runs = total
+            watch(done, total + later, note)
+
         if parts and not only_known:
-            job.do(plan, store, out / "unfinished", at_once, lambda done, total, note: watch(done, total + later, note))
+            job.do(plan, store, out / "unfinished", at_once, see)
         if later:
-            measured = _theory(s, out / "theory", lambda part: watch(part, 1.0, "theory"))
+            measured = _theory(s, out / "theory", lambda part: watch(runs + part * later, runs + later, "theory"))
         return _write(names, parts, s, out, store, plan, measured)
 
 

@@ -14,7 +14,7 @@ sin(x +- s) = sin x cos s +- cos x sin s:
     Hessian of F = 1/K sum_i w_i a_i a_i^T,  |w_i| <= exp(f_i / mu) (c_i cos(s) / mu + (c_i cos(s) / mu)^2),  hence L_F
 
 Theorem 1 allows any valid constants; these are smaller than the formulas in the proof of Lemma 3, so that the test is
-the stricter one. All the same the bounds are above what happens, Theorem 1's by a factor of 2 to 3000 and
+the stricter one. All the same on the waves the bounds are above what happens, Theorem 1's by a factor of 2 to 3000 and
 Lemma 2's by 4 to 10 000: they add up norms where gradients cancel, and G >= 1 stands for gradients of a third of that.
 
 The runs are the project's own rounds (`round.make_round`) in float64, with its own batches and engine. In sums over
@@ -729,7 +729,7 @@ def claims(results: Results) -> list[Claim]:
     theorem = [m for m in results.of("rate", "theorem 1") if m.bound is not None]
     bound_rule = (
         "measured / bound, its mean over seeds in every setting: holds if none is above 1, does not hold if one is. "
-        "The constants in the bound are the smallest that we can prove for the problem."
+        "The constants in the bound are those that the module derives for the problem."
     )
     return [
         Claim(
