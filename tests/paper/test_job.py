@@ -27,8 +27,14 @@ def plan(done: Done) -> list[Group]:
 
 
 def test_what_depends_on_results_follows_them(tmp_path: Path) -> None:
-    store, seen = Store(tmp_path / "runs"), list[float]()
-    job.do(plan, store, tmp_path / "work", 1, lambda done, total, note: seen.append(done / total))
+    store, seen, notes = Store(tmp_path / "runs"), list[float](), list[str]()
+
+    def watch(done: float, total: float, note: str) -> None:
+        seen.append(done / total)
+        notes.append(note)
+
+    job.do(plan, store, tmp_path / "work", 1, watch)
+    assert notes[-1].startswith("4 of 4 runs done")
     assert set(store.runs) == {*FIRST.experiments, *SECOND.experiments}
     assert set(Store(tmp_path / "runs").runs) == set(store.runs)
     assert not (tmp_path / "work").exists()

@@ -100,7 +100,7 @@ def _run(
 
     def see(job: int, t: int) -> None:
         e = todo[job]
-        behind[e] = costs[e] * t / e.rounds
+        behind[e] = costs[e] * (t / e.rounds)  # so that the last round gives all of it, exactly
         # kept as soon as can be: the machine may be gone before the last of them is over
         over.difference_update([run.experiment for run in harvest(over, store, work)])
         if t == e.rounds:
