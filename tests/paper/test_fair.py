@@ -102,10 +102,11 @@ def test_the_matched_step_is_that_of_dr_dsgd() -> None:
 def test_gains_add_up() -> None:
     done = ending(C.pair(S)["DSGD"], 40.0) | ending(C.pair(S)["DR-DSGD"], 50.0)
     done |= ending(fair.variants(C, S, done)[fair.MATCHED], 47.0)
-    gain = fair.gain(C, S, done, "consensus", "worst")
+    gain = fair.gain(fair.sides(C, S, done), done, "consensus", "worst")
     assert gain.same_eta.mean == pytest.approx(10.0)
     assert gain.step.mean == pytest.approx(7.0) and gain.rest.mean == pytest.approx(3.0)
     assert gain.best.n == gain.falling.n == 0  # nothing was tuned yet
-    lost = fair.variants(C, S, done)[fair.MATCHED].experiments[0]
-    gain = fair.gain(C, S, {e: run for e, run in done.items() if e != lost}, "consensus", "worst")
+    sides = fair.sides(C, S, done)
+    lost = sides[fair.MATCHED].experiments[0]
+    gain = fair.gain(sides, {e: run for e, run in done.items() if e != lost}, "consensus", "worst")
     assert gain.same_eta.n == gain.step.n == gain.rest.n == 1  # over the same seeds, so that they add up

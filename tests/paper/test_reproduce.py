@@ -23,6 +23,9 @@ from drdsgd.paper.store import Store, kept
 from drdsgd.records import Folder, read
 from tests.program import Crash, contents, drdsgd, refused, wait_for
 
+# all of it on one worker, so that it is done once
+pytestmark = pytest.mark.xdist_group("reproduce")
+
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
 
 

@@ -374,7 +374,7 @@ def gains_figure(comparisons: Sequence[Comparison], s: Settings, done: Done) -> 
     """A row per comparison, with a dot for every way to compare."""
     figure = Figure(figsize=(8.5, 1.6 + 0.62 * max(len(comparisons), 1)), layout="constrained")
     axes = figure.add_subplot()
-    found = [fair.gain(c, s, done, "consensus", "worst") for c in comparisons]
+    found = [fair.gain(fair.sides(c, s, done), done, "consensus", "worst") for c in comparisons]
     shifts = np.linspace(-0.32, 0.32, len(GAINS))
     for shift, name, colour, mark in zip(shifts, GAINS, COLOURS, MARKS, strict=False):
         values: list[tuple[float, Estimate]] = [(row + shift, getattr(gain, name)) for row, gain in enumerate(found)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from drdsgd.paper.plan import Comparison, DataName, Group, Settings, waiting
 from drdsgd.paper.store import Done, ends
 from drdsgd.summary import Estimate, Kind, Measure
 
-__all__ = ["ALGORITHMS", "SCHEDULES", "Gain", "best", "gain", "grid", "matched", "trial", "trials", "variants"]
+__all__ = ["ALGORITHMS", "SCHEDULES", "Gain", "best", "gain", "grid", "matched", "sides", "trial", "trials", "variants"]
 
 Algorithm = Literal["dsgd", "dr-dsgd"]
 Schedule = Literal["constant", "linear"]
@@ -148,10 +148,14 @@ class Gain:
     falling: Estimate  # both at their best eta that falls to zero
 
 
-def gain(c: Comparison, s: Settings, done: Done, kind: Kind, measure: Measure) -> Gain:
+def sides(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
+    """Both algorithms at the paper's eta, and what stands beside them."""
+    return {**c.pair(s), **variants(c, s, done)}
+
+
+def gain(sides: Mapping[str, Group], done: Done, kind: Kind, measure: Measure) -> Gain:
     """How much of the gain at the same eta is left when steps are matched, or tuned; all paired by seed."""
-    groups = {**c.pair(s), **variants(c, s, done)}
-    at_end = {label: ends(group.runs(done), kind, measure) for label, group in groups.items() if group.ready}
+    at_end = {label: ends(group.runs(done), kind, measure) for label, group in sides.items() if group.ready}
 
     def of(label: str) -> dict[int, float]:
         return at_end.get(label, {})

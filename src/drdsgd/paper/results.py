@@ -154,7 +154,7 @@ def end_rows(place: Row, run: Kept, kinds: Sequence[Kind] = KINDS) -> Iterator[R
 
 
 def _fair_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
-    for label, group in {**c.pair(s), **fair.variants(c, s, done)}.items():
+    for label, group in fair.sides(c, s, done).items():
         e = group.example
         place = {"setting": c.name, "side": label, "eta": e.eta, "eta_schedule": e.eta_schedule}
         for run in group.runs(done) if group.ready else ():
@@ -177,11 +177,11 @@ def _tuning_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
 
 
 def _gain_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
-    groups = {**c.pair(s), **fair.variants(c, s, done)}.values()
-    names = _names((group for group in groups if group.ready), done)
+    sides = fair.sides(c, s, done)
+    names = _names((group for group in sides.values() if group.ready), done)
     for kind in KINDS:
         for measure in MEASURES:
-            for name, estimate in asdict(fair.gain(c, s, done, kind, measure)).items():
+            for name, estimate in asdict(fair.gain(sides, done, kind, measure)).items():
                 yield {
                     "setting": c.name, "model": kind, "measure": measure, "gain": name,
                     "mean": _number(estimate["mean"]), "error": _number(estimate["error"]), "pairs": estimate["n"],
@@ -251,7 +251,7 @@ def overview(claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
 def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
     rows = []
     for c in compared:
-        for label, group in {**c.pair(s), **fair.variants(c, s, done)}.items():
+        for label, group in fair.sides(c, s, done).items():
             runs, e = group.runs(done) if group.ready else [], group.example
             eta = f"{e.eta:.3g}, falling" if e.eta_schedule == "linear" else f"{e.eta:.3g}"
             for kind in KINDS:
@@ -282,10 +282,10 @@ def _finished(runs: Sequence[Kept]) -> str:
 
 def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
     """How much of the gain in worst accuracy is step size, and how much robustness."""
-    rows = []
+    rows, sides = [], [fair.sides(c, s, done) for c in compared]
     for kind in KINDS:
-        for c in compared:
-            g = fair.gain(c, s, done, kind, "worst")
+        for c, some in zip(compared, sides, strict=True):
+            g = fair.gain(some, done, kind, "worst")
             rows.append([kind, f"{c.part}: {c.name}", *map(signed, (g.same_eta, g.step, g.rest, g.best, g.falling))])
     return Table(
         ["worst accuracy of", "setting", "DR-DSGD over DSGD at the same eta", "of it step size", "the rest: robustness",
