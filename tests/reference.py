@@ -1,8 +1,11 @@
-"""The paper's two algorithm boxes in plain Python loops: the truth that every engine is held to.
+"""The algorithms in plain Python loops, device by device: the truth that every engine is held to.
 
-Nothing here is shared with the package but the models' forward pass and the batches (which samples a device sees in
-a round is part of the problem, not of the algorithm). Gradients come from plain autograd on one ordinary module
-per device, mixing weights from the formula in the text, one entry at a time.
+First the paper's two algorithm boxes, on models. Nothing there is shared with the package but the models' forward pass
+and the batches (which samples a device sees in a round is part of the problem, not of the algorithm). Gradients come
+from plain autograd on one ordinary module per device, mixing weights from the formula in the text, one entry at a time.
+
+Then the other gossip optimizers, on one vector per device, each as its authors write it and not as the package
+rearranges it.
 """
 
 from __future__ import annotations
@@ -66,16 +69,21 @@ def normalized_dr_dsgd(
     loss_clip: float = math.inf,
     b: float = 0.3,
 ) -> list[nn.Module]:
-    """Algorithm 2 with weights h_i / m_i, where m is a gossiped moving average of h, itself and not its logarithm."""
+    """Algorithm 2 with weights h_i / m_i, where m is a gossiped moving average of h, itself and not its logarithm.
+
+    Both are those of the round before, as m travels with the models: in the first round nobody knows of others.
+    """
     K = len(W)
-    m: list[float] | None = None
+    m: list[float] = []
+    weight_next = share
 
     def weights(losses: list[float]) -> list[float]:
-        nonlocal m
+        nonlocal m, weight_next
         h = [share[i] * math.exp(min(losses[i], loss_clip) / mu) for i in range(K)]
-        sent = h if m is None else [(1 - b) * m[i] + b * h[i] for i in range(K)]
+        sent = [(1 - b) * m[i] + b * h[i] for i in range(K)] if m else h
         m = [sum(W[i][j] * sent[j] for j in range(K)) for i in range(K)]
-        return [h[i] / m[i] for i in range(K)]
+        weight, weight_next = weight_next, [min(h[i] / m[i], K) for i in range(K)]
+        return weight
 
     return _run(model, W, batch, eta, T, weights)
 
@@ -118,3 +126,168 @@ def _run(
                 with torch.no_grad():
                     p.copy_(mixed)
     return devices
+
+
+# ------------------------------------------------------------------ optimizers
+
+Vectors = list[Tensor]  # one [d] per device
+GradientAt = Callable[[int, Tensor, int], Tensor]  # (device, its model, round) -> [d]
+Matrix = Callable[[int], list[list[float]]]  # round -> W
+Step = Callable[[int], float]
+Plain = Callable[[Vectors, GradientAt, Matrix, Step, int], Vectors]  # the models after so many rounds
+Compress = Callable[[Tensor, int], Tensor]  # (vector, round) -> vector
+
+
+def mixed(W: list[list[float]], x: Vectors) -> Vectors:
+    """sum_j W_ij x_j for every i."""
+    result = []
+    for row in W:
+        total = torch.zeros_like(x[0])
+        for w, xj in zip(row, x, strict=True):
+            if w != 0:
+                total = total + w * xj
+        result.append(total)
+    return result
+
+
+# the models at the start -> how a round's are averaged: (models, W, round) -> models
+Averaging = Callable[[Vectors], Callable[[Vectors, list[list[float]], int], Vectors]]
+
+
+def as_they_are(start: Vectors) -> Callable[[Vectors, list[list[float]], int], Vectors]:
+    return lambda x, W, t: mixed(W, x)
+
+
+def compressed(Q: Compress, gamma: float) -> Averaging:
+    """Algorithm 1 of Koloskova et al. (2020): i keeps a copy of every neighbour's x_hat, and adds what it receives."""
+
+    def begin(start: Vectors) -> Callable[[Vectors, list[list[float]], int], Vectors]:
+        K = len(start)
+        copies = [[start[j] for j in range(K)] for _ in range(K)]  # copies[i][j]: what i knows of j
+
+        def average(half: Vectors, W: list[list[float]], t: int) -> Vectors:
+            sent = [Q(half[i] - copies[i][i], t) for i in range(K)]
+            x = []
+            for i in range(K):
+                copies[i] = [copies[i][j] + sent[j] for j in range(K)]
+                pull = torch.zeros_like(half[i])
+                for j in range(K):
+                    pull = pull + W[i][j] * (copies[i][j] - copies[i][i])
+                x.append(half[i] + gamma * pull)
+            return x
+
+        return average
+
+    return begin
+
+
+def sgd(averaging: Averaging) -> Plain:
+    """x_i <- sum_j W_ij (x_j - eta g_j), or another average of these."""
+
+    def run(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+        average = averaging(x)
+        for t in range(T):
+            x = average([xi - eta(t) * g(i, xi, t) for i, xi in enumerate(x)], W(t), t)
+        return x
+
+    return run
+
+
+def momentum(beta: float, averaging: Averaging) -> Plain:
+    """m_i <- beta m_i + g_i, x_i <- sum_j W_ij (x_j - eta m_j)."""
+
+    def run(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+        average, m = averaging(x), [torch.zeros_like(xi) for xi in x]
+        for t in range(T):
+            m = [beta * m[i] + g(i, x[i], t) for i in range(len(x))]
+            x = average([x[i] - eta(t) * m[i] for i in range(len(x))], W(t), t)
+        return x
+
+    return run
+
+
+def quasi_global_momentum(beta: float, averaging: Averaging) -> Plain:
+    """Algorithm 1 of Lin et al.: m = beta m_hat + g; x moves by it and gossips; d = (x_before - x_after) / eta."""
+
+    def run(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+        average, m_hat = averaging(x), [torch.zeros_like(xi) for xi in x]
+        for t in range(T):
+            m = [beta * m_hat[i] + g(i, x[i], t) for i in range(len(x))]
+            after = average([x[i] - eta(t) * m[i] for i in range(len(x))], W(t), t)
+            m_hat = [beta * m_hat[i] + (1 - beta) * (x[i] - after[i]) / eta(t) for i in range(len(x))]
+            x = after
+        return x
+
+    return run
+
+
+def gradient_tracking(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+    """y^0 = g^0; x^{t+1} = W^t (x^t - eta y^t), y^{t+1} = W^t y^t + g^{t+1} - g^t."""
+    last = [g(i, xi, 0) for i, xi in enumerate(x)]
+    y = last
+    for t in range(T):
+        x = mixed(W(t), [x[i] - eta(t) * y[i] for i in range(len(x))])
+        new = [g(i, xi, t + 1) for i, xi in enumerate(x)]
+        through = mixed(W(t), y)
+        y = [through[i] + new[i] - last[i] for i in range(len(x))]
+        last = new
+    return x
+
+
+def d2(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+    """Algorithm 1 of Tang et al.: x^{t+1} = W (2 x^t - x^{t-1} - eta_t g^t + eta_{t-1} g^{t-1}), first a DSGD step."""
+    before, gradients_before = x, [g(i, xi, 0) for i, xi in enumerate(x)]
+    x = mixed(W(0), [xi - eta(0) * gi for xi, gi in zip(x, gradients_before, strict=True)])
+    for t in range(1, T):
+        gradients = [g(i, xi, t) for i, xi in enumerate(x)]
+        half = [2 * x[i] - before[i] - eta(t) * gradients[i] + eta(t - 1) * gradients_before[i] for i in range(len(x))]
+        before, gradients_before = x, gradients
+        x = mixed(W(t), half)
+    return x
+
+
+def exact_diffusion(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+    """Adapt, correct, combine (Yuan et al., Algorithm 1), with (I + W) / 2 and psi = x at the start."""
+    psi = x
+    for t in range(T):
+        adapted = [xi - eta(t) * g(i, xi, t) for i, xi in enumerate(x)]
+        corrected = [adapted[i] + x[i] - psi[i] for i in range(len(x))]
+        psi = adapted
+        x = [(own + others) / 2 for own, others in zip(corrected, mixed(W(t), corrected), strict=True)]
+    return x
+
+
+def push(z: Vectors, g: GradientAt, P: Matrix, eta: Step, T: int) -> Vectors:
+    """Algorithm 1 of Assran et al.: x gossips after a step along the gradient at z = x / w, and so does w."""
+    x, w = z, [torch.ones(1, dtype=zi.dtype) for zi in z]
+    for t in range(T):
+        x = mixed(P(t), [x[i] - eta(t) * g(i, z[i], t) for i in range(len(x))])
+        w = mixed(P(t), w)
+        z = [x[i] / w[i] for i in range(len(x))]
+    return z
+
+
+def top_k(k: int) -> Compress:
+    """The k entries that are largest in size."""
+
+    def compress(x: Tensor, t: int) -> Tensor:
+        values = x.tolist()
+        kept = sorted(range(len(values)), key=lambda j: -abs(values[j]))[:k]
+        return torch.tensor([v if j in kept else 0.0 for j, v in enumerate(values)], dtype=x.dtype)
+
+    return compress
+
+
+def quantized(bits: int) -> Compress:
+    """Every entry to the nearest of 2^bits - 1 levels between minus and plus the largest, in blocks of 256."""
+    levels = 2 ** (bits - 1) - 1
+
+    def compress(x: Tensor, t: int) -> Tensor:
+        values, result = x.tolist(), []
+        for start in range(0, len(values), 256):
+            block = values[start : start + 256]
+            scale = max(abs(v) for v in block)
+            result += [scale * round(v / scale * levels) / levels if scale else 0.0 for v in block]
+        return torch.tensor(result, dtype=x.dtype)
+
+    return compress

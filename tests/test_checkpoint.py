@@ -42,6 +42,22 @@ def test_what_is_loaded_is_what_was_saved_bit_by_bit(path: Path, dtype: torch.dt
         assert all(torch.equal(a[name], b[name]) and a[name].dtype == dtype for name in a)
 
 
+def test_states_of_any_shape_and_kind_of_number(path: Path) -> None:
+    """Which devices live here, mixtures of all devices, what nobody has seen yet: -inf, and no number."""
+    objective = {
+        "device": torch.tensor([[3], [2**40]]),
+        "dual": torch.rand(2, 7, dtype=torch.float64),
+        "log_mean": torch.tensor([-math.inf, math.inf]),
+        "level": torch.tensor([math.nan, 1.0]),
+    }
+    checkpoint.save(path, progress()._replace(state=State(0, torch.ones(2, 3), objective, {"mass": torch.ones(2)})))
+    found = checkpoint.load(path).state
+    assert found.objective.keys() == objective.keys() and found.optimizer.keys() == {"mass"}
+    for name, value in objective.items():
+        assert found.objective[name].dtype == value.dtype and found.objective[name].shape == value.shape
+        assert found.objective[name].numpy().tobytes() == value.numpy().tobytes()
+
+
 def test_models_that_share_memory_are_saved_as_they_are(path: Path) -> None:
     """All devices start from one row, expanded; and a view is no contiguous tensor."""
     theta = torch.arange(3.0).expand(4, 3)

@@ -199,7 +199,7 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         (["--device", "cuda:99"], "--device cuda:99: "),
         (["--device", "gpu"], "--device gpu: "),
         (["--device", "meta"], "--device meta: "),
-        (["--algorithm", "dsgd", "--mu", "3"], "--mu 3.0 does nothing here: it needs --algorithm dr-dsgd"),
+        (["--algorithm", "dsgd", "--mu", "3"], "--mu 3.0 does nothing here: it needs --objective kl-dro"),
     ],
 )
 def test_what_does_not_fit_together_is_told(tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -260,7 +260,7 @@ def test_unknown_commands_and_options(
     ("content", "says"),
     [
         ("batchsize = 3", "the key 'batchsize' is unknown, did you mean batch_size?"),
-        ("learning_rate = 3", "the key 'learning_rate' is unknown; known are algorithm, dataset, "),
+        ("learning_rate = 3", "the key 'learning_rate' is unknown; known are algorithm, objective, "),
         ("[train]\nrounds = 3", "the key 'train' is unknown"),
         ("self = 3", "the key 'self' is unknown"),
         ('rounds = "many"', "--rounds many: input should be a valid integer"),

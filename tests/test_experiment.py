@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drdsgd import data, datasets, graphs
+from drdsgd.algorithms import Algorithm
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.experiment import (
@@ -27,11 +28,9 @@ from drdsgd.experiment import (
     make_data,
     make_graph,
     make_model,
-    make_schedule,
 )
 from drdsgd.mixing import metropolis
-from drdsgd.objectives import Weights
-from drdsgd.optimizers import Schedule
+from drdsgd.objectives import Hosted, Weights
 from drdsgd.options import GRAPHS
 from drdsgd.runs import run
 from tests.program import assert_same_run, drdsgd, refused, small
@@ -138,12 +137,14 @@ def test_replace_changes_a_field_and_keeps_the_others() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"algorithm": "dsgd", "mu": 3.0}, "--mu 3.0 does nothing here: it needs --algorithm dr-dsgd; leave it out"),
-        ({"algorithm": "dsgd", "loss_clip": 3.0}, "--loss-clip 3.0 does nothing here: it needs --algorithm dr-dsgd"),
-        (
-            {"algorithm": "dsgd", "weights": "normalized"},
-            "--weights normalized does nothing here: it needs --algorithm",
-        ),
+        ({"algorithm": "dsgd", "mu": 3.0}, "--mu 3.0 does nothing here: it needs --objective kl-dro or chi2-dro;"),
+        ({"algorithm": "dsgd", "loss_clip": 3.0}, "--loss-clip 3.0 does nothing here: it needs --objective kl-dro or"),
+        ({"algorithm": "dsgd", "weights": "normalized"}, "--weights normalized does nothing here: it needs --obj"),
+        ({"algorithm": "dsgd", "q": 1.0}, "--q 1.0 does nothing here: it needs --objective q-ffl or --algorithm"),
+        ({"algorithm": "fedavg", "optimizer": "d2"}, "--optimizer d2 does nothing here: it needs an algorithm without"),
+        ({"algorithm": "afl", "local_steps": 2}, "--local-steps 2 does nothing here: it needs an algorithm other than"),
+        ({"algorithm": "dsgd", "clients": 5}, "--clients 5 does nothing here: it needs --algorithm fedavg or drfa"),
+        ({"momentum": 0.5}, "--momentum 0.5 does nothing here: it needs --optimizer momentum or quasi-global-momentum"),
         ({"graph": "ring", "p": 0.5}, "--p 0.5 does nothing here: it needs --graph erdos-renyi"),
         ({"heterogeneity": 0.5}, "--heterogeneity 0.5 does nothing here: it needs --dataset synthetic"),
         ({"dataset": "synthetic", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
@@ -177,9 +178,11 @@ def test_a_field_that_does_nothing_is_refused(fields: dict[str, Any], says: str)
         ({"eta": math.inf}, "--eta inf: input should be "),
         ({"mu": "6"}, "--mu 6: input should be a valid number"),
         ({"seed": 2**63}, "--seed 9223372036854775808: input should be less than"),
-        ({"algorithm": "sgd"}, "--algorithm sgd: input should be 'dsgd' or 'dr-dsgd'"),
+        ({"algorithm": "dsg"}, "--algorithm dsg: unknown, did you mean dsgd?"),
+        ({"objective": "klball"}, "--objective klball: unknown, did you mean kl-ball?"),
+        ({"optimizer": 5}, "--optimizer 5: unknown; known are dsgd, momentum, "),
         ({"partition": "idd"}, "--partition idd: input should be 'shards', 'dirichlet' or 'iid'"),
-        ({"weights": "foo"}, "--weights foo: input should be 'as-written', 'without-mu' or 'normalized' (of dr-dsgd:"),
+        ({"weights": "foo"}, "--weights foo: input should be 'as-written', 'without-mu' or 'normalized' (of kl-dro:"),
         ({"validation": 1.5}, "--validation 1.5: input should be less than 1 (part of each device's training samples"),
         ({"dataset": ["digits"]}, "--dataset ['digits']: input should be a valid string"),
         ({"graph": 5}, "--graph 5: input should be a valid string"),
@@ -403,52 +406,6 @@ def test_a_model_that_cant_be_made_is_told_in_one_line(spelling: str, says: str 
     assert says in str(caught.value)
 
 
-# ------------------------------------------------------------------- schedules
-
-
-def eta(spelling: str, t: int) -> float:
-    made: float | Schedule = make_schedule(Experiment(eta=0.5, rounds=100, eta_schedule=spelling))
-    return made(t) if callable(made) else made
-
-
-@pytest.mark.parametrize(
-    ("spelling", "middle", "end"),
-    [
-        ("constant", 0.5, 0.5),
-        ("linear", 0.25, 0.0),
-        ("linear:0.1", 0.275, 0.05),
-        ("linear:1", 0.5, 0.5),
-        ("linear:0", 0.25, 0.0),
-        ("cosine", 0.25, 0.0),
-        ("cosine:0.2", 0.3, 0.1),
-        ("exponential:0.99", 0.5 * 0.99**50, 0.5 * 0.99**100),
-        ("exponential:1", 0.5, 0.5),
-    ],
-)
-def test_schedules_by_name(spelling: str, middle: float, end: float) -> None:
-    assert (eta(spelling, 0), eta(spelling, 50), eta(spelling, 100)) == pytest.approx((0.5, middle, end))
-
-
-@pytest.mark.parametrize(
-    ("spelling", "says"),
-    [
-        ("konstant", "--eta-schedule konstant: unknown, did you mean constant?"),
-        ("constant:0.1", "--eta-schedule constant:0.1: constant takes no number; set --eta"),
-        ("linear:x", "--eta-schedule linear:x: 'x' is not a number; write linear:0.1"),
-        ("linear:2", "--eta-schedule linear:2: the end must be a part of eta, in [0, 1]"),
-        ("cosine:-0.1", "--eta-schedule cosine:-0.1: the end must be a part of eta"),
-        ("cosine:nan", "--eta-schedule cosine:nan: the end must be a part of eta"),
-        ("exponential", "--eta-schedule exponential: say how fast"),
-        ("exponential:1.5", "decay must be in (0, 1]: 1.5"),
-        ("exponential:0", "decay must be in (0, 1]: 0"),
-        ("", "--eta-schedule : unknown; known are"),
-    ],
-)
-def test_schedules_that_are_none(spelling: str, says: str) -> None:
-    with pytest.raises(InputError, match=f"^{re.escape(says)}"):
-        eta(spelling, 0)
-
-
 # ------------------------------------------------------------------ algorithms
 
 
@@ -456,9 +413,12 @@ def test_algorithms_by_name() -> None:
     loss = torch.tensor([0.0, 3.0])
 
     def weights(**fields: Any) -> list[float]:
-        objective = make_algorithm(Experiment(**fields)).objective
-        mix = LocalEngine(metropolis(graphs.complete(2)), loss.dtype).mix(0)
-        return objective.weigh(loss, objective.init(torch.ones(2)), mix)[0].tolist()
+        algorithm = make_algorithm(Experiment(**fields))
+        assert isinstance(algorithm, Algorithm)
+        objective, mix = algorithm.objective, LocalEngine(metropolis(graphs.complete(2)), loss.dtype).mix(0)
+        state = objective.init(Hosted.all_of(torch.ones(2)))
+        objective.weigh(loss, state, 0)
+        return objective.weigh(loss, objective.combine(state, mix), 1).tolist()
 
     assert weights(algorithm="dsgd") == [1, 1]
     assert weights(mu=2.0) == pytest.approx([0.5, math.exp(1.5) / 2])

@@ -86,11 +86,37 @@ def test_a_step_in_place_is_the_step(kind: str, execution: Execution) -> None:
     x, y = torch.randn(3, 7, 3, 8, 8, dtype=torch.float64), torch.randint(4, (3, 7))
     weight = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64)
     forward = make_forward(flat, CROSS_ENTROPY, execution)
-    Gradient(weight, forward(theta, x, y)[1]).add_to(g := torch.zeros_like(theta), 1.0)
+    Gradient(weight, forward(theta, x, y)[1], theta).add_to(g := torch.zeros_like(theta), 1.0)
     moved = theta.clone()
-    Gradient(weight, forward(moved, x, y)[1]).add_to(moved, -0.1)
+    Gradient(weight, forward(moved, x, y)[1], moved).add_to(moved, -0.1)
     assert torch.allclose(moved, theta - 0.1 * g, rtol=1e-12, atol=1e-14)
     assert torch.equal(moved[2], theta[2])
+
+
+@pytest.mark.parametrize("factor", [-0.1, torch.tensor([-0.1, 0.3, -2.0], dtype=torch.float64)], ids=["one", "each"])
+@pytest.mark.parametrize("execution", ["batched", "loop"])
+@pytest.mark.parametrize("kind", ["mlp", "tied"])
+def test_weight_decay_is_added(kind: str, execution: Execution, factor: float | Tensor) -> None:
+    """tensor_i += factor_i (weight_i g_i + decay theta_i), where the tensor is theta itself and where it is not."""
+    torch.manual_seed(0)
+    flat, decay = Flat(MODELS[kind]().double()), 0.7
+    theta = torch.randn(3, flat.d, dtype=torch.float64) / 4
+    x, y = torch.randn(3, 7, 3, 8, 8, dtype=torch.float64), torch.randint(4, (3, 7))
+    weight = torch.tensor([1.0, 3.0, 0.0], dtype=torch.float64)
+    forward = make_forward(flat, CROSS_ENTROPY, execution)
+    forward(theta, x, y)[1](torch.ones(3, dtype=torch.float64), g := torch.zeros_like(theta))
+    each = torch.as_tensor(factor, dtype=torch.float64).expand(3)[:, None]
+    change = each * (weight[:, None] * g + decay * theta)
+    before = theta.clone()
+
+    other = torch.randn_like(theta)
+    expected = other + change
+    Gradient(weight, forward(theta, x, y)[1], theta, decay).add_to(other, factor)
+    assert torch.allclose(other, expected, rtol=1e-12, atol=1e-14) and torch.equal(theta, before)
+
+    Gradient(weight, forward(theta, x, y)[1], theta, decay).add_to(theta, factor)
+    assert torch.allclose(theta, before + change, rtol=1e-12, atol=1e-14)
+    assert float((theta - before - each * weight[:, None] * g).norm()) > 0.1  # so this test could fail
 
 
 def test_a_parameter_that_the_loss_ignores_has_gradient_zero() -> None:

@@ -170,6 +170,73 @@ def test_torus_wraps_both_ways(rows: int, columns: int) -> None:
         assert len(around) == 4
 
 
+# --------------------------------------------------------------------- directed
+
+
+def assert_proper_directed(graph: nx.DiGraph, K: int) -> None:
+    assert type(graph) is nx.DiGraph
+    assert list(graph) == list(range(K))
+    assert nx.number_of_selfloops(graph) == 0
+    assert nx.is_strongly_connected(graph)
+    assert graphs.check(graph, K, directed=True) is graph
+    message(lambda: graphs.check(graph), "directed", "to_undirected")
+
+
+@few
+@given(st.integers(2, 40))
+def test_directed_ring(K: int) -> None:
+    graph = graphs.directed_ring(K)
+    assert_proper_directed(graph, K)
+    assert set(graph.edges) == {(i, (i + 1) % K) for i in range(K)}
+
+
+@few
+@given(st.integers(2, 30), st.floats(0.3, 1.0), seeds)
+def test_directed_erdos_renyi(K: int, p: float, seed: int) -> None:
+    graph = graphs.directed_erdos_renyi(K, p, seed)
+    assert_proper_directed(graph, K)
+    assert set(graph.edges) == set(graphs.directed_erdos_renyi(K, p, seed).edges)
+
+
+def test_directed_erdos_renyi_has_the_density_p_in_both_directions() -> None:
+    drawn = [graphs.directed_erdos_renyi(40, 0.3, seed) for seed in range(20)]
+    assert np.mean([nx.density(graph) for graph in drawn]) == pytest.approx(0.3, abs=0.02)
+    assert np.mean([nx.overall_reciprocity(graph) for graph in drawn]) == pytest.approx(0.3, abs=0.03)
+    assert len({frozenset(graph.edges) for graph in drawn}) == 20
+    assert graphs.directed_erdos_renyi(5, 1).number_of_edges() == 20
+
+
+def test_bad_directed_graphs() -> None:
+    for K in (1, 0, 2.5):
+        message(lambda K=K: graphs.directed_ring(K), "K", "at least", repr(K))  # type: ignore[misc]
+        message(lambda K=K: graphs.directed_erdos_renyi(K, 0.5), "K", "at least", repr(K))  # type: ignore[misc]
+    message(lambda: graphs.directed_erdos_renyi(9, 1.5), "p must", "(0, 1]", "1.5")
+    message(lambda: graphs.directed_erdos_renyi(9, 0.5, -1), "seed", "-1")
+    for p in (0.01, 1e-18):
+        message(
+            lambda p=p: graphs.directed_erdos_renyi(50, p),  # type: ignore[misc]
+            "strongly", "K=50", f"p={p}", "ln K / K = 0.0782",
+        )  # fmt: skip
+
+
+def test_check_of_directed_graphs_names_the_culprit() -> None:
+    one_way = nx.DiGraph([(0, 1), (1, 2), (2, 1)])
+    message(lambda: graphs.check(one_way, directed=True), "strongly", "2 parts", "node 0", "size 1", "both ways")
+    message(lambda: graphs.check(nx.DiGraph([(0, 1), (1, 0), (1, 1)]), directed=True), "self-loop", "node 1")
+    message(lambda: graphs.check(nx.MultiDiGraph([(0, 1), (0, 1), (1, 0)]), directed=True), "multigraph", "2 links")
+    message(lambda: graphs.check(graphs.directed_ring(5), 6, directed=True), "5 nodes", "K=6")
+    message(lambda: graphs.check(nx.Graph([(0, 1), (2, 3)]), directed=True), "graph is not connected", "2 parts")
+    assert graphs.check(graphs.ring(5), directed=True).number_of_edges() == 5  # may, not must
+    turned = nx.DiGraph([(2, 0), (0, 1), (1, 2)])
+    assert list(graphs.check(turned, directed=True)) == [0, 1, 2]
+    assert set(graphs.check(turned, directed=True).edges) == set(turned.edges)
+
+
+def test_layout_of_directed_graphs() -> None:
+    assert all(math.hypot(*at) == pytest.approx(1) for at in graphs.layout(graphs.directed_ring(7)).values())
+    assert len(set(graphs.layout(graphs.directed_erdos_renyi(9, 0.5)).values())) == 9
+
+
 # ---------------------------------------------------------------- bad arguments
 
 

@@ -18,15 +18,19 @@ from tests.program import drdsgd as program
 
 NAMES = [
     "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
-    "algorithms", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round", "metrics",
-    "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "run", "train", "trajectory",
+    "algorithms", "compression", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round",
+    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "run", "schedules", "servers",
+    "train", "trajectory",
 ]  # fmt: skip
 
 OF_A_RUN = [
-    "--dataset", "--data-dir", "--model", "--devices", "--rounds", "--batch-size", "--eta", "--eta-schedule", "--mu",
-    "--loss-clip", "--weights", "--graph", "--p", "--partition", "--shards", "--alpha", "--heterogeneity", "--scaling",
-    "--validation", "--reference", "--eval-every", "--checkpoint-every", "--execution", "--dtype", "--device",
-    "--threads",
+    "--objective", "--optimizer", "--rounds", "--batch-size", "--eta", "--eta-schedule", "--weight-decay",
+    "--local-steps", "--mu", "--mu-schedule", "--weights", "--radius", "--tilt", "--q", "--dual-eta", "--dual-penalty",
+    "--loss-clip", "--loss-smoothing", "--weight-cap", "--momentum", "--compression", "--gamma", "--clients", "--pull",
+    "--shift-penalty", "--shift-eta", "--shift", "--devices", "--graph", "--p", "--mixing", "--gossip-steps",
+    "--link-failures", "--dropouts", "--dataset", "--data-dir", "--model", "--partition", "--shards", "--alpha",
+    "--heterogeneity", "--scaling", "--validation", "--random-labels", "--reference", "--eval-every",
+    "--checkpoint-every", "--execution", "--dtype", "--device", "--threads",
 ]  # fmt: skip
 COMMANDS = {
     "train": ["file", "--out", "--resume", "--algorithm", "--seed", *OF_A_RUN],
@@ -34,6 +38,7 @@ COMMANDS = {
     "demo": ["--out", "--seeds"],
     "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--only-known", "--threads"],
     "graph": ["--out", "--devices", "--rounds", "--graph", "--p", "--seed"],
+    "algorithms": [],
     "report": ["runs", "--out"],
     "bench": ["cases", "--repeats", "--out", "--plot"],
     "data": [],
@@ -93,7 +98,18 @@ def commands(command: object, name: str = "") -> dict[str, list[str]]:
 
 def test_commands_and_options() -> None:
     found = commands(typer.main.get_command(app))
-    assert list(found) == ["train", "compare", "demo", "reproduce", "graph", "report", "bench", "data", "data get"]
+    assert list(found) == [
+        "train",
+        "compare",
+        "demo",
+        "reproduce",
+        "graph",
+        "algorithms",
+        "report",
+        "bench",
+        "data",
+        "data get",
+    ]
     assert {name: sorted(options) for name, options in found.items()} == {
         name: sorted(options) for name, options in COMMANDS.items()
     }

@@ -1,29 +1,36 @@
-"""The round equals the paper's algorithm boxes in plain loops (tests/reference.py), on every graph."""
+"""The round equals the paper's algorithm boxes in plain loops (tests/reference.py), on every graph.
+
+And any objective goes with any optimizer: in blocks, on threads, and through a checkpoint.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import networkx as nx
 import pytest
 import torch
 from torch import Tensor, nn
 
-from drdsgd import algorithms, data, graphs, models
+from drdsgd import algorithms, checkpoint, data, graphs, models
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
-from drdsgd.engines import Mix
 from drdsgd.engines.local import LocalEngine
 from drdsgd.flat import Flat
-from drdsgd.gradients import Execution, Gradient, make_forward
+from drdsgd.gradients import Execution, Forward, make_forward
 from drdsgd.mixing import metropolis
-from drdsgd.objectives import Objective, ObjectiveState, kl_dro
-from drdsgd.optimizers import GossipOptimizer, OptimizerState, linear
-from drdsgd.parallel import each_of
-from drdsgd.round import init, make_round
+from drdsgd.objectives import Hosted, Objective, ObjectiveState, kl_dro, smoothed
+from drdsgd.optimizers import GossipOptimizer, OptimizerState, dsgd, quasi_global_momentum
+from drdsgd.parallel import Each, each_of
+from drdsgd.round import Info, State, init, make_round
+from drdsgd.schedules import linear
+from drdsgd.training import Progress
 from tests import reference
+from tests import test_objectives as laws
+from tests.test_optimizers import OPTIMIZERS
 
 K, T, B = 9, 50, 4
 GRAPHS = {
@@ -65,7 +72,7 @@ def engine_models(
 ) -> Tensor:
     flat = Flat(model)
     share = (devices.train.sizes / devices.train.sizes.double().mean()).double()
-    state = init(algorithm, flat.row().repeat(K, 1), share)
+    state = init(algorithm, flat.row().repeat(K, 1), Hosted.all_of(share))
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
     round = make_round(
         algorithm,
@@ -128,7 +135,7 @@ def test_the_engine_equals_the_paper_in_plain_loops(graph: nx.Graph, kind: str, 
 
 @pytest.mark.parametrize("kind", ["erdos-renyi", "ring", "complete", "star"])
 def test_normalized_weights_equal_plain_loops(kind: str) -> None:
-    """As above, and one more number per link: the logarithms are those of the means that the loops keep."""
+    """As above, and one more number per link, which travels with the model: the logarithm of the mean in the loops."""
     graph = GRAPHS[kind]
     model, devices = problem("mlp", equal=False)
     algorithm = algorithms.dr_dsgd(linear(0.3, T), 0.7, loss_clip=1.2, weights="normalized")
@@ -166,37 +173,109 @@ def test_the_average_follows_the_papers_average_iterate() -> None:
     loss, backward = forward(theta, *batches(0))
     backward(torch.exp(loss / 2) / 2, step := torch.zeros_like(theta))
     expected = theta.mean(dim=0) - 0.2 * step.mean(dim=0)
-    after, info = round(init(algorithm, theta, torch.ones(K, dtype=torch.float64)))
+    after, info = round(init(algorithm, theta, Hosted.all_of(torch.ones(K, dtype=torch.float64))))
     assert torch.allclose(info.loss, loss, rtol=1e-12)
     assert torch.allclose(after.theta.mean(dim=0), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_states_and_weights_that_gossip_go_through_blocks_and_threads() -> None:
-    """An optimizer with a state of its own, and an objective that mixes: blocks and threads change nothing."""
+@functools.cache
+def small() -> tuple[Tensor, Hosted, Forward, Batches]:
+    model, devices = problem("mlp", equal=False)
+    flat = Flat(model)
+    share = (devices.train.sizes / devices.train.sizes.double().mean()).double()
+    batches = Batches(devices, B, seed=5, dtype=torch.float64)
+    return flat.row(), Hosted.all_of(share), make_forward(flat, nn.functional.cross_entropy), batches
 
-    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
-        state["momentum"].mul_(0.5)
-        gradient.add_to(state["momentum"], 1.0)
-        theta.sub_(state["momentum"], alpha=0.1)
 
-    momentum = GossipOptimizer(
-        init=lambda theta: {"momentum": torch.zeros_like(theta)},
-        local=local,
-        combine=lambda theta, state, mix: (mix(theta), state),
-    )
+def test_schedules_get_the_round_and_weight_decay_is_added() -> None:
+    """mean theta^{t+1} = mean theta^t - eta_t / K * sum_i (weight_i g_i + decay theta_i), weights with mu_t."""
+    theta, hosted, forward, batches = small()
+    theta = theta + torch.randn(K, len(theta), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    eta, mu, decay = linear(0.4, 10), linear(3.0, 10), 0.3
+    algorithm = Algorithm(kl_dro(mu), dsgd(eta), weight_decay=decay)
+    round = make_round(algorithm, forward, batches, LocalEngine(metropolis(GRAPHS["ring"]), torch.float64), BLOCKS)
+    state = init(algorithm, theta.clone(), hosted)
+    for t in range(4):
+        before = state.theta.clone()
+        loss, backward = forward(before, *batches(t))
+        weight = hosted.share * torch.exp(loss / mu(t)) / mu(t)
+        backward(weight, step := decay * before)
+        state, info = round(state)
+        assert state.t == t + 1 and torch.allclose(info.weight, weight, rtol=1e-12)
+        expected = before.mean(dim=0) - eta(t) * step.mean(dim=0)
+        assert torch.allclose(state.theta.mean(dim=0), expected, rtol=1e-11, atol=1e-13)
 
-    def weigh(loss: Tensor, state: ObjectiveState, mix: Mix) -> tuple[Tensor, ObjectiveState]:
-        return loss / mix(loss), {"share": state["share"], "seen": state["seen"] + loss}
 
-    gossiping = Objective(lambda share: {"share": share, "seen": torch.zeros_like(share)}, weigh, gossips=True)
-    model, devices = problem("mlp", equal=True)
-    for objective in (kl_dro(2.0), gossiping):
-        algorithm = Algorithm(objective, momentum)
-        results = [
-            engine_models(
-                model, devices, graphs.ring(K), algorithm, execution, blocks, extra_floats=int(objective.gossips)
-            )
-            for execution, blocks in WAYS
-        ]
-        for other in results[1:]:
-            assert_close(other, results[0])
+# ------------------------------------------------------------- any objective with any optimizer
+
+OBJECTIVES = {
+    name: row.objective
+    for name, row in laws.OBJECTIVES.items()
+    if name in laws.BASE or name in ("kl normalised, smoothed", "kl ball, clipped", "chi2, capped")
+}
+
+
+def tensors(state: State) -> dict[str, Tensor]:
+    return {"theta": state.theta} | state.objective | {f"optimizer {name}": x for name, x in state.optimizer.items()}
+
+
+@pytest.mark.parametrize("optimizer", [row.make(0.1) for row in OPTIMIZERS.values()], ids=OPTIMIZERS.keys())
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES.keys())
+def test_blocks_threads_and_a_stop_on_the_way_change_nothing(
+    objective: Objective, optimizer: GossipOptimizer, tmp_path: Path
+) -> None:
+    """Three rounds on all devices at once, or on blocks on threads; or stopped, saved, loaded, gone on, bit for bit."""
+    row, hosted, forward, batches = small()
+    algorithm = Algorithm(objective, optimizer, weight_decay=0.01)
+    engine = LocalEngine(metropolis(GRAPHS["erdos-renyi"]), torch.float64)
+
+    def rounds(state: State, n: int, blocks: Sequence[slice] = WHOLE, each: Each = map) -> tuple[State, list[Info]]:
+        round, infos = make_round(algorithm, forward, batches, engine, blocks, each), []
+        for _ in range(n):
+            state, info = round(state)
+            infos.append(info)
+        return state, infos
+
+    def start() -> State:
+        return copy.deepcopy(init(algorithm, row.repeat(K, 1), hosted))
+
+    expected, infos = rounds(start(), 3)
+    assert expected.t == 3 and float((expected.theta - row).norm()) > 0.01
+    found, others = rounds(start(), 3, BLOCKS, each_of(2))
+    assert tensors(found).keys() == tensors(expected).keys()
+    for name, value in tensors(expected).items():
+        assert torch.allclose(tensors(found)[name], value, rtol=1e-10, atol=1e-13), name
+    for info, other in zip(infos, others, strict=True):
+        assert info.floats_sent == other.floats_sent > 0
+        assert torch.allclose(info.loss, other.loss, rtol=1e-12)
+        assert torch.allclose(info.weight, other.weight, rtol=1e-10, atol=1e-13)
+
+    for stop in (0, 2):
+        begun, _ = rounds(start(), stop)
+        checkpoint.save(tmp_path / "state.safetensors", Progress(begun, 0, 0.0, None))
+        found, _ = rounds(checkpoint.load(tmp_path / "state.safetensors").state, 3 - stop)
+        assert found.t == 3 and tensors(found).keys() == tensors(expected).keys()
+        for name, value in tensors(expected).items():
+            assert torch.equal(tensors(found)[name], value), name
+
+
+def test_the_parts_of_a_state_matter(tmp_path: Path) -> None:
+    """A state that a checkpoint had left out would be noticed above: rounds depend on all of it."""
+    row, hosted, forward, batches = small()
+    algorithm = Algorithm(smoothed(kl_dro(0.5, weights="normalized"), 0.3), quasi_global_momentum(0.1))
+    engine = LocalEngine(metropolis(GRAPHS["ring"]), torch.float64)
+    round = make_round(algorithm, forward, batches, engine)
+    state, _ = round(init(algorithm, row.repeat(K, 1), hosted))
+    fresh = init(algorithm, row.repeat(K, 1), hosted)
+
+    def after(objective: ObjectiveState, optimizer: OptimizerState, n: int = 2) -> Tensor:
+        at = copy.deepcopy(State(1, state.theta, objective, optimizer))
+        for _ in range(n):
+            at, _ = round(at)
+        return at.theta
+
+    expected = after(state.objective, state.optimizer)
+    for name in ("log_mean", "weight", "smoothed_loss"):
+        assert not torch.allclose(after({**state.objective, name: fresh.objective[name]}, state.optimizer), expected)
+    momentum = {**state.optimizer, "momentum": fresh.optimizer["momentum"]}
+    assert not torch.allclose(after(state.objective, momentum), expected)

@@ -108,7 +108,7 @@ def test_a_spec_spells_keys_as_options_or_fields() -> None:
         (("dr-dsgd:mu=x",), {}, "--mu x: not a number"),
         (("dr-dsgd:mu",), {}, "--mu : not a number"),
         (("dr-dsgd:mu=-1",), {}, "--mu -1.0: input should be greater than 0"),
-        (("dsgd:mu=3",), {}, "--mu 3.0 does nothing here: it needs --algorithm dr-dsgd"),
+        (("dsgd:mu=3",), {}, "--mu 3.0 does nothing here: it needs --objective kl-dro"),
         (("dsgd",), {"mu": 3.0}, "--mu 3.0: none of the algorithms compared has it"),
         (("dsgd:seed=3",), {}, "--algorithm dsgd:seed=3: the key 'seed' is unknown"),
         (("dsgd:threads=2",), {}, "--algorithm dsgd:threads=2: threads are for all runs together; give --threads 2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -11,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import drdsgd
-from drdsgd import data, graphs, models
+from drdsgd import data, graphs, models, optimizers
 from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Mix
 from drdsgd.errors import Diverged, InputError
 from drdsgd.mixing import metropolis
+from drdsgd.objectives import ad_gda, kl_dro
 from drdsgd.optimizers import GossipOptimizer, OptimizerState
+from tests.test_objectives import BASE
+from tests.test_optimizers import OPTIMIZERS, changing, directed
 
 K = 5
 DEVICES = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
@@ -59,20 +63,40 @@ def test_metrics_at_the_start_every_so_often_and_at_the_end() -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    [drdsgd.dsgd(eta=0.2), drdsgd.dr_dsgd(eta=0.2, mu=3.0), drdsgd.dr_dsgd(eta=0.2, mu=0.5, weights="normalized")],
+    [drdsgd.dsgd(eta=0.2), drdsgd.dr_dsgd(eta=0.2, mu=3.0), drdsgd.dr_dsgd(eta=0.2, mu=0.5, weights="normalized")]
+    + [Algorithm(row.objective, optimizers.dsgd(0.2), name) for name, row in BASE.items()]
+    + [
+        Algorithm(kl_dro(0.5, weights="normalized"), row.make(0.2), name, weight_decay=0.01)
+        for name, row in OPTIMIZERS.items()
+        if row.any_graph
+    ],
     ids=lambda algorithm: algorithm.name,
 )
 def test_a_run_can_go_on_from_anywhere(algorithm: Algorithm) -> None:
     # a state is taken over by the next round, so what is kept must be a copy
-    whole = [
-        p._replace(state=p.state._replace(theta=p.state.theta.clone()))
-        for p in drdsgd.trajectory(**options(algorithm=algorithm))
-    ]
+    whole = [copy.deepcopy(p) for p in drdsgd.trajectory(**options(algorithm=algorithm))]
     for t in (0, 2, 3):
         rest = list(drdsgd.trajectory(**options(algorithm=algorithm, start=whole[t])))
         assert [p.state.t for p in rest] == list(range(t + 1, 8))
         assert torch.equal(rest[-1].state.theta, whole[-1].state.theta)
         assert rest[-1].floats_sent == whole[-1].floats_sent
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.any_graph])
+def test_models_stay_where_they_are(name: str) -> None:
+    """In aligned rows, as a resumed run has them: else products round otherwise, and it would not be the same run."""
+    torch.manual_seed(0)
+    change = {
+        "model": models.mlp((37,), 3, [50, 31]),
+        "data": data.synthetic(K, features=37, classes=3, samples=40, test_samples=9),
+        "algorithm": Algorithm(kl_dro(2.0), OPTIMIZERS[name].make(0.05)),
+        "batch_size": 16,
+        "threads": 1,
+    }
+    whole = [copy.deepcopy(p) for p in drdsgd.trajectory(**options(**change))]
+    assert len({p.state.theta.stride() for p in whole}) == 1 and not whole[0].state.theta.is_contiguous()
+    rest = list(drdsgd.trajectory(**options(**change, start=whole[3])))
+    assert torch.equal(rest[-1].state.theta, whole[-1].state.theta)
 
 
 def test_train_loss_is_this_rounds_batch() -> None:
@@ -131,6 +155,7 @@ def test_normalized_weights_do_not_diverge_where_those_as_written_do() -> None:
             r"round 1: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip or --weights norm",
         ),
         (drdsgd.dsgd(eta=1e38), r"round \d: the (loss|model) of device \d .*smaller eta"),
+        (Algorithm(ad_gda(), optimizers.dsgd(1e38)), r"round \d: the (loss|model) of device \d .*smaller eta"),
     ],
 )
 def test_divergence_is_noticed(algorithm: Algorithm, says: str) -> None:
@@ -167,6 +192,19 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
         ({"threads": 0}, "threads must be a whole number, at least 1, got 0"),
         ({"graph": graphs.ring(4)}, "graph has 4 nodes but there are data for 5"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "GroupNorm"),
+        (
+            {
+                "graph": graphs.ring(4),
+                "data": data.synthetic(4),
+                "algorithm": Algorithm(kl_dro(2.0), optimizers.d2(0.1)),
+            },
+            "d2 needs a W whose smallest eigenvalue is above -1/3",
+        ),
+        (
+            {"graph": changing(K), "algorithm": Algorithm(kl_dro(2.0), optimizers.exact_diffusion(0.1))},
+            "exact-diffusion needs the same W in every round",
+        ),
+        ({"graph": directed(K)}, "not doubly stochastic.*--optimizer push"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:

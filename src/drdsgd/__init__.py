@@ -10,7 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drdsgd import algorithms, data, datasets, graphs, metrics, mixing, models, objectives, optimizers, partition
+    from drdsgd import (
+        algorithms,
+        compression,
+        data,
+        datasets,
+        graphs,
+        metrics,
+        mixing,
+        models,
+        objectives,
+        optimizers,
+        partition,
+        schedules,
+        servers,
+    )  # fmt: skip
     from drdsgd.algorithms import Algorithm, dr_dsgd, dsgd
     from drdsgd.errors import Diverged, InputError
     from drdsgd.experiment import Experiment
@@ -33,14 +47,16 @@ _HOMES = {
     "training": ("Result", "train", "trajectory"),
 }
 _MODULES = (
-    "algorithms", "data", "datasets", "graphs", "metrics", "mixing", "models", "objectives", "optimizers", "partition",
+    "algorithms", "compression", "data", "datasets", "graphs", "metrics", "mixing", "models", "objectives",
+    "optimizers", "partition", "schedules", "servers",
 )  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
-    "algorithms", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round", "metrics",
-    "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "run", "train", "trajectory",
+    "algorithms", "compression", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round",
+    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "run", "schedules", "servers",
+    "train", "trajectory",
 ]  # fmt: skip
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from drdsgd import optimizers
 from drdsgd.objectives import Objective, Weights, erm, kl_dro
-from drdsgd.optimizers import GossipOptimizer, Schedule
+from drdsgd.optimizers import GossipOptimizer
+from drdsgd.schedules import Schedule
 
 __all__ = ["Algorithm", "dr_dsgd", "dsgd"]
 
@@ -22,6 +23,7 @@ class Algorithm:
     objective: Objective
     optimizer: GossipOptimizer
     name: str = "your algorithm"
+    weight_decay: float = 0.0
 
 
 def dsgd(eta: float | Schedule) -> Algorithm:

@@ -124,7 +124,10 @@ def _experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., 
                 default=None,
                 annotation=Annotated[
                     # as text: `parse` says more of a wrong number than typer does
-                    str | None, typer.Option(spelling(name), metavar=_METAVAR[option.type], help=option.help)
+                    str | None,
+                    typer.Option(
+                        spelling(name), metavar=_METAVAR[option.type], help=option.help, rich_help_panel=option.group
+                    ),
                 ],
             )
             for name, option in OPTIONS.items()
@@ -260,7 +263,9 @@ def demo(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="fig1, fig2, fig3, fig4, fig5, table1, theory or all")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="fig1, fig2, fig3, fig4, fig5, table1, theory, league or all")
+    ],
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 5, with --quick 2")
     ] = None,
@@ -287,18 +292,18 @@ def reproduce(
         str | None, typer.Option("--threads", metavar="INTEGER", help="runs that go at once; default all cores")
     ] = None,
 ) -> None:
-    """The paper: its figures, its table and its theory, and what came of each claim."""
+    """The paper: its figures, table and theory, and what came of each claim; or the league of methods beyond it."""
     from drdsgd.experiment import default_threads
     from drdsgd.paper import reproduce as paper
     from drdsgd.paper.plan import Settings
     from drdsgd.progress import bar
 
     if what not in paper.NAMES:
-        raise InputError(f"reproduce {what}: {unknown(what, paper.NAMES)}")
+        raise InputError(f"reproduce {what}: unknown; choose {', '.join(paper.NAMES[:-1])} or {paper.NAMES[-1]}")
     if known is not None and not known.is_dir():
         raise InputError(f"--records {known}: there is no such folder")
     T, at_once = (_count(name, text) for name, text in (("rounds", rounds), ("threads", threads)))
-    settings = Settings(_seeds(seeds or ("2" if quick else "5")), T, quick)
+    settings = Settings(_seeds(("2" if quick else "5") if seeds is None else seeds), T, quick)
     folder = out or Path("runs/quick" if quick else "docs/results")
     given = {"--seeds": seeds, "--rounds": rounds, "--threads": threads, "--records": known}
     words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
@@ -314,8 +319,6 @@ def reproduce(
             )  # fmt: skip
         _show_claims(claims)
         print(f"results: {folder}")
-        if what != "all" and (folder / "README.md").exists():
-            print("its README.md is of before; drdsgd reproduce all --only-known brings it up to date")
 
 
 def _count(name: str, text: str | None) -> int | None:
@@ -333,7 +336,8 @@ def _show_claims(claims: Mapping[str, Sequence[Claim]]) -> None:
     console = _console()
     for name, some in claims.items():
         for claim in some:
-            console.print(f"\n{name}: {claim.text} (the paper: {claim.paper})", highlight=False, markup=False)
+            who = "wanted" if name == "league" else "the paper"
+            console.print(f"\n{name}: {claim.text} ({who}: {claim.paper})", highlight=False, markup=False)
             for of, finding in claim.findings.items():
                 console.print(f"  {finding.verdict:<14}  {of}: {finding.ours}", highlight=False, markup=False)
     print()
@@ -370,6 +374,42 @@ def graph(
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
+
+
+@app.command()
+def algorithms() -> None:
+    """Every method: its problem, its cost, its options, its source."""
+    from drdsgd import methods
+
+    console = _console()
+
+    def show(title: str, rows: Mapping[str, Sequence[str]]) -> None:
+        console.print(f"\n[bold]{title}[/bold]", highlight=False)
+        for name, (first, *others) in rows.items():
+            console.print(f"  [bold]{name:<22}[/bold] {first}", highlight=False, soft_wrap=True)
+            for line in filter(None, others):
+                console.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    def about(rule: methods.Rule, sent: str) -> list[str]:
+        return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(rule.options), rule.source]
+
+    named = {
+        name: [f"{one.objective} with {one.optimizer}", _defaults(one.options), one.source]
+        for name, one in methods.ALGORITHMS.items()
+    }
+    show("--algorithm NAME: an objective with an optimizer, each of which can be exchanged", named)
+    for title, rules, sent in (
+        ("--algorithm NAME: with a server, as baselines", methods.SERVERS, "numbers per client and round:"),
+        ("--objective NAME: what is minimised", methods.OBJECTIVES, "numbers per link and round, beside the model:"),
+        ("--optimizer NAME: how", methods.OPTIMIZERS, "numbers per link and round:"),
+    ):
+        show(title, {name: about(rule, sent) for name, rule in rules.items()})
+    print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
+
+
+def _defaults(options: Mapping[str, Any]) -> str:
+    """Options as a user writes them; one that is off by default has no value."""
+    return " ".join(spelling(name) if value is None else f"{spelling(name)} {value}" for name, value in options.items())
 
 
 @data_app.callback()

@@ -25,7 +25,7 @@ from torch import Tensor
 from drdsgd.datasets import Dataset
 from drdsgd.errors import InputError, one_line
 
-__all__ = ["Devices", "Samples", "deal", "from_folder", "from_pairs", "synthetic"]
+__all__ = ["Devices", "Samples", "deal", "from_folder", "from_pairs", "synthetic", "with_random_labels"]
 
 Array: TypeAlias = Tensor | NDArray[Any]
 Pair: TypeAlias = tuple[Array, Array]
@@ -480,3 +480,18 @@ def deal(
     train = _taken(dataset.x_train, dataset.y_train, train_parts, "training")
     test = _taken(dataset.x_test, dataset.y_test, test_parts, "test")
     return Devices(train, test, dataset.classes, *_scaling(dataset, scaling))
+
+
+def with_random_labels(data: Devices, devices: int, seed: int = 0) -> Devices:
+    """The same, but the training labels of so many devices, from the first on, are random; test labels stay right.
+
+    >>> before = synthetic(3)
+    >>> after = with_random_labels(before, 1)
+    >>> [bool((after.train.y != before.train.y)[part].any()) for part in (slice(0, 100), slice(100, 300))]
+    [True, False]
+    """
+    if not 1 <= devices < data.K:
+        raise InputError(f"{devices} devices with random labels: at least 1, and fewer than all {data.K}")
+    y, count = data.train.y.clone(), int(data.train.sizes[:devices].sum())
+    y[:count] = torch.randint(data.classes, (count,), generator=torch.Generator().manual_seed(seed)).to(y.device)
+    return replace(data, train=replace(data.train, y=y))

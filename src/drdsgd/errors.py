@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral
 
-__all__ = ["Died", "Diverged", "InUse", "InputError", "Interrupted", "one_line", "out_of_memory", "whole"]
+__all__ = ["Died", "Diverged", "InUse", "InputError", "Interrupted", "one_line", "out_of_memory", "positive", "whole"]
 
 
 class InputError(ValueError):
@@ -63,3 +64,15 @@ def whole(argument: str, value: object, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(f"{argument} must be a whole number, at least {least}, got {value!r}: change {argument}")
     return int(value)
+
+
+def positive(argument: str, value: float, hint: str = "") -> float:
+    """A positive number, or an `InputError` that names the argument and gives a hint at sensible values.
+
+    >>> positive("mu", -1.0, "the paper uses 2 to 9")
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: mu must be a positive number: -1; the paper uses 2 to 9
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{argument} must be a positive number: {value:g}" + (f"; {hint}" if hint else ""))
+    return value

@@ -12,14 +12,15 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from drdsgd import methods
 from drdsgd.errors import InputError, one_line
-from drdsgd.options import DATASETS, GRAPHS, OPTIONS, SCHEDULES, spelling, unknown
+from drdsgd.options import ALGORITHMS, DATASETS, GRAPHS, MIXINGS, OPTIONS, spelling, unknown
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -27,17 +28,20 @@ if TYPE_CHECKING:
 
     from drdsgd.algorithms import Algorithm
     from drdsgd.data import Devices
-    from drdsgd.optimizers import Schedule
+    from drdsgd.mixing import Mixing
+    from drdsgd.servers import ServerAlgorithm
 
 __all__ = [
     "Experiment",
     "default_threads",
+    "has",
     "load",
     "make_algorithm",
     "make_data",
     "make_graph",
+    "make_mixing",
     "make_model",
-    "make_schedule",
+    "title",
 ]
 
 Positive = Annotated[float, Field(gt=0)]
@@ -59,26 +63,51 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    algorithm: Literal["dsgd", "dr-dsgd"] = "dr-dsgd"
-    dataset: str = "digits"
-    data_dir: str | None = None
-    model: str
-    devices: Annotated[int, Field(ge=2, lt=LIMIT)]
+    algorithm: str = "dr-dsgd"
+    objective: str | None = None
+    optimizer: str | None = None
     rounds: Count = 300
     batch_size: Count
     eta: Annotated[float, Field(gt=0, le=1e6)]
     eta_schedule: str = "constant"
+    weight_decay: Positive | None = None
+    local_steps: Count | None = None
     mu: Positive | None = None
-    loss_clip: Positive | None = None
+    mu_schedule: str | None = None
     weights: Literal["as-written", "without-mu", "normalized"] | None = None
+    radius: Positive | None = None
+    tilt: Positive | None = None
+    q: Annotated[float, Field(ge=0)] | None = None
+    dual_eta: Positive | None = None
+    dual_penalty: Annotated[float, Field(ge=0)] | None = None
+    loss_clip: Positive | None = None
+    loss_smoothing: Annotated[float, Field(gt=0, le=1)] | None = None
+    weight_cap: Positive | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    compression: str | None = None
+    gamma: Annotated[float, Field(gt=0, le=1)] | None = None
+    clients: Count | None = None
+    pull: Annotated[float, Field(ge=0)] | None = None
+    shift_penalty: Positive | None = None
+    shift_eta: Positive | None = None
+    shift: Literal["matrix", "diagonal"] | None = None
+    devices: Annotated[int, Field(ge=2, lt=LIMIT)]
     graph: str = "erdos-renyi"
     p: Annotated[float, Field(gt=0, le=1)] | None = None
+    mixing: str | None = None
+    gossip_steps: Count | None = None
+    link_failures: Annotated[float, Field(gt=0, lt=1)] | None = None
+    dropouts: Annotated[float, Field(gt=0, lt=1)] | None = None
+    dataset: str = "digits"
+    data_dir: str | None = None
+    model: str
     partition: Literal["shards", "dirichlet", "iid"] | None = None
     shards: Count | None = None
     alpha: Positive | None = None
     heterogeneity: Annotated[float, Field(ge=0)] | None = None
     scaling: Literal["unit", "standard"] | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    random_labels: Count | None = None
     reference: Literal["samples", "uniform"] = "samples"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     eval_every: Count = 10
@@ -125,33 +154,86 @@ def _of_record(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not the record of a run: {one_line(error)}") from None
 
 
-# Fields that mean something only in some settings: (when, in words; whether; the default there)
-_CONDITIONAL: dict[str, tuple[str, Callable[[dict[str, Any]], bool], Any]] = {
-    "mu": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", 6.0),
-    "loss_clip": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", None),
-    "weights": ("--algorithm dr-dsgd", lambda e: e["algorithm"] == "dr-dsgd", "as-written"),
+# whether a field means something beside these others
+Applies = Callable[[Mapping[str, Any]], bool]
+_GOSSIPS: tuple[str, Applies, Any] = (
+    "an algorithm without a server",
+    lambda e: e["algorithm"] not in methods.SERVERS,
+    None,
+)
+_IS_DEALT: tuple[str, Applies] = ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3])
+
+# Fields that mean something only in some settings: (when, in words; whether; the default there). Those that only some
+# algorithms have are in the tables of `methods`.
+_CONDITIONAL: dict[str, tuple[str, Applies, Any]] = {
+    "objective": _GOSSIPS,
+    "optimizer": _GOSSIPS,
+    "weight_decay": _GOSSIPS,
+    "local_steps": (
+        "an algorithm other than afl, which takes one step per round",
+        lambda e: e["algorithm"] != "afl",
+        None,
+    ),
+    "mixing": _GOSSIPS,
+    "gossip_steps": _GOSSIPS,
+    "link_failures": _GOSSIPS,
+    "dropouts": _GOSSIPS,
     "data_dir": ("a data set in files", lambda e: e["dataset"] in ("fashion-mnist", "cifar10"), None),
-    "p": ("--graph erdos-renyi", lambda e: e["graph"] == "erdos-renyi", 0.3),
+    "p": ("--graph erdos-renyi", lambda e: str(e["graph"]).endswith("erdos-renyi"), 0.3),
     "heterogeneity": ("--dataset synthetic", lambda e: e["dataset"] == "synthetic", 1.0),
-    "scaling": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "unit"),
-    "validation": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], None),
-    "partition": ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3], "shards"),
+    "scaling": (*_IS_DEALT, "unit"),
+    "validation": (*_IS_DEALT, None),
+    "partition": (*_IS_DEALT, "shards"),
     "shards": ("--partition shards", lambda e: e.get("partition") == "shards", 2),
     "alpha": ("--partition dirichlet", lambda e: e.get("partition") == "dirichlet", 0.5),
 }
+_OF_ALGORITHMS = {
+    name
+    for table in (methods.OBJECTIVES, methods.OPTIMIZERS, methods.SERVERS)
+    for rule in table.values()
+    for name in rule.options
+}
+
+
+def has(name: str, fields: Mapping[str, Any]) -> bool:
+    """Whether the algorithm that these fields name has the field `name`; most of them all have.
+
+    >>> has("mu", {"algorithm": "dsgd"}), has("mu", {"algorithm": "dsgd", "objective": "kl-dro"})
+    (False, True)
+    """
+    if name in _OF_ALGORITHMS:
+        return name in methods.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
+    of_algorithm = _CONDITIONAL.get(name) in (_GOSSIPS, _CONDITIONAL["local_steps"])
+    return not of_algorithm or _CONDITIONAL[name][1](fields)
 
 
 def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     """All fields, with the defaults that depend on others; leaves wrong values to the validation."""
     fields = {name: f.default for name, f in Experiment.model_fields.items() if not f.is_required()}
     fields = {name: value for name, value in (fields | given).items() if value is not None}
+
+    def does_nothing(name: str, setting: str) -> InputError:
+        _check_dataset(fields["dataset"])  # where the name is wrong, say that
+        return InputError(f"{spelling(name)} {fields[name]} does nothing here: it needs {setting}; leave it out")
+
+    _check_algorithm(fields)
     for name, (setting, applies, default) in _CONDITIONAL.items():
         if applies(fields):
             if default is not None:
                 fields.setdefault(name, default)
         elif name in fields:
-            _check_dataset(fields["dataset"])  # where the name is wrong, say that
-            raise InputError(f"{spelling(name)} {fields[name]} does nothing here: it needs {setting}; leave it out")
+            raise does_nothing(name, setting)
+    own = methods.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
+    for name in _OF_ALGORITHMS:
+        if name in own:
+            if own[name] is not None:
+                fields.setdefault(name, own[name])
+        elif name in fields:
+            raise does_nothing(name, _needs(name))
+    if "compression" in fields:
+        fields.setdefault("gamma", methods.GAMMA)
+    elif "gamma" in fields:
+        raise does_nothing("gamma", "--compression")
     if "model" not in fields:
         fields["model"] = {"cifar10": "cnn", "synthetic": "logistic"}.get(str(fields["dataset"]), "mlp")
     if "devices" not in fields:
@@ -187,14 +269,45 @@ def _check_dataset(name: object) -> None:
         raise InputError(f"--dataset {name}: {unknown(str(name), DATASETS)} and there is no such folder")
 
 
+def _check_algorithm(fields: dict[str, Any]) -> None:
+    """Refuse names of algorithms, objectives and optimizers that there are not.
+
+    A part that the algorithm has anyway is left out, so that an experiment has one description only.
+    """
+    tables: dict[str, Sequence[str]] = {
+        "algorithm": ALGORITHMS, "objective": tuple(methods.OBJECTIVES), "optimizer": tuple(methods.OPTIMIZERS)
+    }  # fmt: skip
+    for field, known in tables.items():
+        if field in fields and fields[field] not in known:
+            raise InputError(f"{spelling(field)} {fields[field]}: {unknown(str(fields[field]), known)}")
+    named = methods.ALGORITHMS.get(fields["algorithm"])
+    for field in ("objective", "optimizer") if named is not None else ():
+        if fields.get(field) == getattr(named, field):
+            del fields[field]
+
+
+def _needs(name: str) -> str:
+    """What one must choose for a field of some algorithms to do something.
+
+    >>> _needs("q"), _needs("momentum")
+    ('--objective q-ffl or --algorithm q-fedavg', '--optimizer momentum or quasi-global-momentum')
+    """
+    tables = {
+        "--objective": methods.OBJECTIVES,
+        "--optimizer": methods.OPTIMIZERS,
+        "--algorithm": methods.SERVERS,
+    }
+    having = {option: [rule for rule in table if name in table[rule].options] for option, table in tables.items()}
+    return " or ".join(f"{option} {' or '.join(some)}" for option, some in having.items() if some)
+
+
 def _explain(error: ValidationError) -> InputError:
     """The first thing that is wrong, in one line: option, value, what is wrong, what it is for."""
-    first = error.errors()[0]
+    # a default that could not be worked out is missing, because a field that it depends on is wrong
+    first = next(one for one in error.errors() if one["type"] != "missing")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
         return InputError(f"the key '{name}' is {unknown(name, list(OPTIONS))}")
-    # a default that could not be worked out is missing, but the field that it depends on is wrong and comes first
-    assert first["type"] != "missing"
     message = first["msg"][0].lower() + first["msg"][1:]
     return InputError(f"{spelling(name)} {first['input']}: {message} ({OPTIONS[name].help})")
 
@@ -208,12 +321,16 @@ def make_graph(e: Experiment) -> nx.Graph:
         return graphs.erdos_renyi(e.devices, e.p, seed=e.seed)
     if e.graph == "geometric":
         return graphs.geometric(e.devices, seed=e.seed)
+    if e.graph == "directed-erdos-renyi":
+        assert e.p is not None
+        return graphs.directed_erdos_renyi(e.devices, e.p, seed=e.seed)
     kinds: dict[str, Callable[[int], nx.Graph]] = {
         "ring": graphs.ring,
         "grid": graphs.grid,
         "torus": graphs.torus,
         "complete": graphs.complete,
         "star": graphs.star,
+        "directed-ring": graphs.directed_ring,
     }
     if e.graph in kinds:
         return kinds[e.graph](e.devices)
@@ -223,7 +340,17 @@ def make_graph(e: Experiment) -> nx.Graph:
 
 
 def make_data(e: Experiment) -> Devices:
-    """What every device holds: the data set, dealt to the devices by the partition.
+    """What every device holds, with the labels of some made random if that is asked for."""
+    from drdsgd import data
+
+    if e.random_labels is not None and e.random_labels >= e.devices:
+        raise InputError(f"--random-labels {e.random_labels}: fewer than all {e.devices} devices")
+    made = _dealt(e)
+    return made if e.random_labels is None else data.with_random_labels(made, e.random_labels, e.seed)
+
+
+def _dealt(e: Experiment) -> Devices:
+    """The data set, dealt to the devices by the partition.
 
     With `validation` the samples to be scored are a part of each device's training samples, and the test set is not
     used at all.
@@ -308,37 +435,74 @@ def _from_factory(name: str, data: Devices) -> nn.Module:
     return model
 
 
-def make_schedule(e: Experiment) -> float | Schedule:
-    """eta, or eta as a function of the round: `linear:0.1` ends at a tenth of eta."""
-    from drdsgd import optimizers
+def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
+    """How devices average over the graph: W_t of every round."""
+    from drdsgd import mixing as mixings
 
-    kind, _, number = e.eta_schedule.partition(":")
-    if kind not in SCHEDULES:
-        raise InputError(f"--eta-schedule {e.eta_schedule}: {unknown(kind, SCHEDULES)}")
-    try:
-        value = float(number) if number else None
-    except ValueError:
-        raise InputError(f"--eta-schedule {e.eta_schedule}: '{number}' is not a number; write {kind}:0.1") from None
-    if kind == "constant":
-        if value is not None:
-            raise InputError(f"--eta-schedule {e.eta_schedule}: constant takes no number; set --eta")
-        return e.eta
-    if kind == "exponential":
-        if value is None:
-            raise InputError("--eta-schedule exponential: say how fast, for example exponential:0.99 per round")
-        return optimizers.exponential(e.eta, value)
-    if value is not None and not 0 <= value <= 1:
-        raise InputError(f"--eta-schedule {e.eta_schedule}: the end must be a part of eta, in [0, 1]")
-    decay = optimizers.linear if kind == "linear" else optimizers.cosine
-    return decay(e.eta, e.rounds, value or 0.0)
+    kind, _, number = (e.mixing or "metropolis").partition(":")
+    if kind not in MIXINGS:
+        raise InputError(f"--mixing {e.mixing}: {unknown(kind, MIXINGS)}")
+    if number and kind != "matcha":
+        raise InputError(f"--mixing {e.mixing}: {kind} takes no number")
+    if graph.is_directed():
+        if kind != "metropolis":
+            raise InputError(f"--mixing {e.mixing}: not for a directed graph; leave it out")
+        mixing = mixings.push_sum(graph)
+    elif kind == "matcha":
+        try:
+            budget = float(number or "0.5")
+        except ValueError:
+            raise InputError(f"--mixing {e.mixing}: '{number}' is not a number; write matcha:0.5") from None
+        mixing = mixings.matcha(graph, budget, e.seed)
+    elif kind == "matchings":
+        mixing = mixings.matchings(graph, e.seed)
+    elif kind == "one-peer-exponential":
+        mixing = mixings.one_peer_exponential(e.devices)
+    else:
+        mixing = mixings.metropolis(graph)
+    if e.link_failures is not None:
+        mixing = mixings.link_failures(mixing, e.link_failures, e.seed)
+    if e.dropouts is not None:
+        mixing = mixings.dropouts(mixing, e.dropouts, e.seed)
+    if e.gossip_steps is not None:
+        mixing = mixings.repeated(mixing, e.gossip_steps)
+    return mixing if e.local_steps is None else mixings.local_steps(mixing, e.local_steps)
 
 
-def make_algorithm(e: Experiment) -> Algorithm:
-    """The algorithm with the experiment's eta, mu, clip and weights."""
-    from drdsgd import algorithms
+def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
+    """The algorithm with the experiment's options."""
+    from drdsgd import objectives, optimizers, servers
+    from drdsgd.algorithms import Algorithm
 
-    if e.algorithm == "dsgd":
-        return algorithms.dsgd(make_schedule(e))
-    assert e.mu is not None
-    assert e.weights is not None
-    return algorithms.dr_dsgd(make_schedule(e), e.mu, e.loss_clip, e.weights)
+    if e.clients is not None and e.clients > e.devices:
+        raise InputError(f"--clients {e.clients}: there are only {e.devices} devices; leave it out for all")
+    if e.algorithm in methods.SERVERS:
+        server: ServerAlgorithm = methods.SERVERS[e.algorithm].make(servers, e)
+        return server
+    loss, step = methods.parts_of(e.algorithm, e.objective, e.optimizer)
+    objective = methods.OBJECTIVES[loss].make(objectives, e)
+    # the cap is on what comes out of all, and noise is taken out before a loss is clipped
+    if e.loss_clip is not None:
+        objective = objectives.clipped(objective, e.loss_clip)
+    if e.loss_smoothing is not None:
+        objective = objectives.smoothed(objective, e.loss_smoothing)
+    if e.weight_cap is not None:
+        objective = objectives.capped(objective, e.weight_cap)
+    optimizer = methods.OPTIMIZERS[step].make(optimizers, e)
+    return Algorithm(objective, optimizer, title(e), e.weight_decay or 0.0)
+
+
+def title(e: Experiment) -> str:
+    """An algorithm with what it has of its own, in words.
+
+    >>> title(Experiment(algorithm="dr-dsgd", mu=6.0)), title(Experiment(algorithm="dsgd", objective="q-ffl", q=2.0))
+    ('DR-DSGD with mu = 6', 'DSGD with q-ffl, q = 2')
+    """
+    own = methods.own_options(e.algorithm, e.objective, e.optimizer)
+    parts = [str(part) for part in (e.objective, e.optimizer) if part is not None]
+    for name, default in own.items():
+        value = getattr(e, name)
+        if value is not None and (name == "mu" or value != default or e.objective or e.optimizer):
+            parts.append(f"{name.replace('_', ' ')} = {value:g}" if isinstance(value, float) else f"{value} {name}")
+    named = methods.ALGORITHMS.get(e.algorithm)
+    return (e.algorithm if named is None else named.title) + (f" with {', '.join(parts)}" if parts else "")

@@ -38,14 +38,29 @@ Execution = Literal["batched", "loop"]
 
 
 class Gradient(NamedTuple):
-    """The gradients of some devices, times their weights [n]: computed when somebody asks for them."""
+    """The gradients of some devices at their models theta [n, d]: `weight_i g_i + decay theta_i`.
+
+    They are computed when somebody asks for them.
+    """
 
     weight: Tensor
     backward: Backward
+    theta: Tensor
+    decay: float = 0.0
 
-    def add_to(self, tensor: Tensor, factor: float) -> None:
-        """`tensor_i += factor weight_i g_i`, in place; tensor [n, d]."""
-        self.backward(factor * self.weight, tensor)
+    def add_to(self, tensor: Tensor, factor: float | Tensor) -> None:
+        """`tensor_i += factor_i (weight_i g_i + decay theta_i)`, in place; tensor [n, d], which may be theta itself."""
+        if not self.decay:
+            self.backward(factor * self.weight, tensor)
+        elif tensor is self.theta:
+            # (1 + factor decay) theta + factor weight g, though theta must not change before the backward pass
+            grown = 1 + factor * self.decay
+            self.backward(factor * self.weight / grown, tensor)
+            tensor.mul_(grown[:, None] if isinstance(grown, Tensor) else grown)
+        else:
+            self.backward(factor * self.weight, tensor)
+            decay = factor * self.decay
+            tensor.add_(self.theta * (decay[:, None] if isinstance(decay, Tensor) else decay))
 
 
 def make_forward(flat: Flat, loss: Loss, execution: Execution = "batched") -> Forward:

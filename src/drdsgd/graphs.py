@@ -3,6 +3,8 @@
 An edge is a link over which two devices exchange models; nobody is a server, so only a connected graph
 lets every device hear of every other. The random kinds are sampled again until they are connected.
 
+The directed kinds are for gradient push: an edge u -> v lets u send to v only, and the graph is strongly connected.
+
 Erdos and Renyi, "On random graphs I", 1959 (connected with high probability above p = ln K / K).
 Gupta and Kumar, "Critical power for asymptotic connectivity in wireless networks", 1998 (geometric graphs
 connect at the radius where pi r^2 = ln K / K).
@@ -27,6 +29,8 @@ from drdsgd.errors import InputError, one_line, whole
 __all__ = [
     "check",
     "complete",
+    "directed_erdos_renyi",
+    "directed_ring",
     "erdos_renyi",
     "from_file",
     "geometric",
@@ -54,8 +58,7 @@ def erdos_renyi(K: int, p: float, seed: int = 0) -> nx.Graph:
     (10, True)
     """
     K = _devices(K)
-    if not 0 < p <= 1:
-        raise InputError(f"p must lie in (0, 1], got {p!r}: it is the probability of a link, such as 0.3")
+    _probability(p)
     graph = _until_connected(
         # the same distribution as nx.erdos_renyi_graph, but in time of the edges, not of the pairs
         lambda s: nx.fast_gnp_random_graph(K, p, seed=s),
@@ -131,6 +134,26 @@ def random_regular(K: int, degree: int, seed: int = 0) -> nx.Graph:
     return _of_kind("random_regular", graph)
 
 
+def directed_erdos_renyi(K: int, p: float, seed: int = 0) -> nx.DiGraph:
+    """Every device sends to every other with probability p, given that the graph is strongly connected.
+
+    >>> graph = directed_erdos_renyi(10, 0.4, seed=1)
+    >>> graph.is_directed(), nx.is_strongly_connected(graph)
+    (True, True)
+    """
+    K = _devices(K)
+    _probability(p)
+    graph = _until_connected(
+        lambda s: nx.fast_gnp_random_graph(K, p, seed=s, directed=True), seed, hopeless=_hopeless(K, p)
+    )
+    if graph is None:
+        raise InputError(
+            f"no strongly connected Erdos-Renyi graph found with K={K}, p={p} in {_TRIES} tries: "
+            f"raise p above ln K / K = {math.log(K) / K:.3g}"
+        )
+    return _of_kind("directed_erdos_renyi", graph)
+
+
 # ----------------------------------------------------------------- fixed kinds
 
 
@@ -189,6 +212,15 @@ def star(K: int) -> nx.Graph:
     [(0, 1), (0, 2), (0, 3)]
     """
     return _of_kind("star", nx.star_graph(_devices(K) - 1))
+
+
+def directed_ring(K: int) -> nx.DiGraph:
+    """Device i sends to i+1 modulo K, and to nobody else.
+
+    >>> sorted(directed_ring(4).edges)
+    [(0, 1), (1, 2), (2, 3), (3, 0)]
+    """
+    return _of_kind("directed_ring", nx.cycle_graph(_devices(K), create_using=nx.DiGraph))
 
 
 # ----------------------------------------------------------------------- files
@@ -309,10 +341,11 @@ def _numbered(graph: nx.Graph) -> nx.Graph:
 # ---------------------------------------------------------------------- checks
 
 
-def check(graph: nx.Graph, K: int | None = None) -> nx.Graph:
+def check(graph: nx.Graph, K: int | None = None, *, directed: bool = False) -> nx.Graph:
     """The graph, if it is undirected, simple, connected and on the nodes 0 .. K-1; else an `InputError`.
 
-    A graph that lists its nodes in another order comes back as a copy in order, as matrices follow the order.
+    With `directed` it may be directed, and must then be strongly connected. A graph that lists its nodes in another
+    order comes back as a copy in order, as matrices follow the order.
 
     >>> list(check(nx.Graph([(2, 1), (1, 0)])))
     [0, 1, 2]
@@ -322,18 +355,20 @@ def check(graph: nx.Graph, K: int | None = None) -> nx.Graph:
     """
     if not isinstance(graph, nx.Graph):
         raise InputError(f"graph must be a networkx.Graph, got {type(graph).__name__}: make one with drdsgd.graphs")
-    if graph.is_directed():
+    if graph.is_directed() and not directed:
         raise InputError("graph is directed, but devices exchange models both ways: use graph.to_undirected()")
     if graph.is_multigraph():
         raise InputError(f"graph is a multigraph{_parallel(graph)}: use networkx.Graph(graph)")
     _check_nodes(graph, K)
     for node, _ in nx.selfloop_edges(graph):
         raise InputError(f"graph has a self-loop at {_label(graph, node)}: remove it, mixing makes the diagonal of W")
-    if not nx.is_connected(graph):
-        parts = sorted(nx.connected_components(graph), key=lambda part: (len(part), min(part)))
+    if not _connected(graph):
+        components = nx.strongly_connected_components if graph.is_directed() else nx.connected_components
+        parts = sorted(components(graph), key=lambda part: (len(part), min(part)))
         raise InputError(
-            f"graph is not connected: it has {len(parts)} parts, and {_label(graph, min(parts[0]))} "
-            f"is in one of size {len(parts[0])}; add links between the parts"
+            f"graph is not {'strongly ' if graph.is_directed() else ''}connected: it has {len(parts)} parts, and "
+            f"{_label(graph, min(parts[0]))} is in one of size {len(parts[0])}; "
+            f"add links between the parts{', both ways' if graph.is_directed() else ''}"
         )
     return _in_order(graph)
 
@@ -425,6 +460,7 @@ def _spring(graph: nx.Graph) -> Positions:
 
 _NATURAL: dict[str, Callable[[nx.Graph], Positions]] = {
     "ring": _circle,
+    "directed_ring": _circle,
     "complete": _circle,
     "star": _wheel,
     "grid": _lattice,
@@ -446,9 +482,14 @@ def _until_connected(sample: Callable[[int], nx.Graph], seed: int, *, hopeless: 
     seeds = np.random.SeedSequence(whole("seed", seed, 0)).generate_state(_TRIES)
     for s in [] if hopeless else seeds.tolist():
         graph = sample(s)
-        if nx.is_connected(graph):
+        if _connected(graph):
             return graph
     return None
+
+
+def _connected(graph: nx.Graph) -> bool:
+    """Whether what any device knows can reach every other."""
+    return bool(nx.is_strongly_connected(graph) if graph.is_directed() else nx.is_connected(graph))
 
 
 def _hopeless(K: int, p: float) -> bool:
@@ -482,6 +523,11 @@ def _devices(K: int) -> int:
     if K < 2:
         raise InputError(f"a graph needs at least 2 devices, got K={K}: use K=2 or more")
     return K
+
+
+def _probability(p: float) -> None:
+    if not 0 < p <= 1:
+        raise InputError(f"p must lie in (0, 1], got {p!r}: it is the probability of a link, such as 0.3")
 
 
 def _label(graph: nx.Graph, node: int) -> str:

@@ -1,17 +1,28 @@
 """Objectives: a device's loss -> the weight of its gradient. Robustness enters here and nowhere else.
 
-An objective is a pair of functions. `init(share)` makes its state from the devices' reference weights,
-`share [n]` = K p_i, which is 1 for every device when all count the same (`p_i = 1/K`) and n_i / mean n when they
-count by samples (`p_i = n_i / n`, eq. 1). `weigh(loss, state, mix)` turns the mini-batch losses [n] into weights
-[n]; whatever it must know of other devices it gets through `mix`, and says so by `gossips`.
+An objective is three functions. `init(hosted)` makes its state, of which every tensor has one row per device.
+`weigh(loss, state, t)` is what every device does alone: it turns the mini-batch losses [n] of round t into weights [n]
+and may change its rows of the state in place. `combine(state, mix)` is what it does with its neighbours, once per round
+and at the same time as the models travel. So weights that depend on other devices' losses are those of the round
+before, everybody's: were a device's own loss newer than what it is compared with, all weights would rise whenever all
+losses do, and with them the steps.
+
+`share [n]` = K p_i are the devices' reference weights: 1 for every device when all count the same (`p_i = 1/K`), and
+n_i / mean n when they count by samples (`p_i = n_i / n`, eq. 1). With h_i = exp(f_i / mu):
 
     min_theta  sum_i p_i f_i(theta)                          erm          weight_i = K p_i
     min_theta  sum_i p_i exp(f_i(theta) / mu)    (eq. 6)     kl_dro       weight_i = K p_i h_i / mu
     min_theta  mu log sum_i p_i exp(f_i / mu)    (eq. 5)     kl_dro       weight_i = K p_i h_i / sum_j p_j h_j
+    the same, with mu so that KL(lambda | p) = radius        kl_ball      weight_i = K p_i h_i / sum_j p_j h_j
+    min_theta  sum_i p_i f_i^(q + 1) / (q + 1)               q_ffl        weight_i = K p_i f_i^q
+    min_theta  max_lambda  sum_i lambda_i f_i - mu / 2 chi2(lambda | p)   chi2_dro, ad_gda
 
-The last two have the same minimisers, those of the worst case over mixtures of devices, held back by the KL
-divergence from the reference (eq. 4); their steps differ in length only. See C. Ben Issaid, A. Elgabli and M. Bennis,
-"DR-DSGD: A Distributionally Robust Decentralized Learning Algorithm over Graphs", TMLR 2022.
+The second and third have the same minimisers, those of the worst case over mixtures lambda of devices, held back by
+the KL divergence from the reference (eq. 4); their steps differ in length only. See C. Ben Issaid, A. Elgabli and
+M. Bennis, "DR-DSGD: A Distributionally Robust Decentralized Learning Algorithm over Graphs", TMLR 2022.
+
+`smoothed`, `clipped` and `capped` take an objective and return one: against mini-batch noise, and against a device
+whose loss can't be brought down and that would take the network with it.
 """
 
 from __future__ import annotations
@@ -19,109 +30,371 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, positive
 from drdsgd.options import unknown
+from drdsgd.schedules import Schedule, schedule_of
 
 if TYPE_CHECKING:
     from drdsgd.engines import Mix
 
-__all__ = ["NEWEST", "Objective", "ObjectiveState", "Weights", "erm", "kl_dro"]
+__all__ = [
+    "NEWEST",
+    "Hosted",
+    "Objective",
+    "ObjectiveState",
+    "Weights",
+    "ad_gda",
+    "capped",
+    "chi2_dro",
+    "clipped",
+    "erm",
+    "kl_ball",
+    "kl_dro",
+    "project_on_simplex",
+    "q_ffl",
+    "smoothed",
+    "term",
+]
 
 ObjectiveState = dict[str, Tensor]
 Weights = Literal["as-written", "without-mu", "normalized"]
+# log h of every device, from losses [n] and the round
+LogH = Callable[[Tensor, int], Tensor]
 
-# How much of the gossiped mean of h is this round's: less would average over more devices of a sparse graph, but lag
-# further behind the losses. 0.3 had the smallest error of 0.03, 0.1, 0.3 and 0.5 on ER(25, 0.3), for mu from 0.1 to 6.
+# How much of a gossiped mean is the last round's: less would average over more devices of a sparse graph, but lag
+# further behind the losses. 0.3 had the smallest error of 0.03, 0.1, 0.3 and 0.5 on ER(25, 0.3), for mu from 0.5 to 6.
 NEWEST = 0.3
+
+
+class Hosted(NamedTuple):
+    """The n devices that live in this process: their reference weights, their numbers in the network, its size."""
+
+    share: Tensor
+    rows: Tensor
+    K: int
+
+    @staticmethod
+    def all_of(share: Tensor) -> Hosted:
+        """A network that lives here as a whole.
+
+        >>> Hosted.all_of(torch.ones(3)).rows
+        tensor([0, 1, 2])
+        """
+        return Hosted(share, torch.arange(len(share), device=share.device), len(share))
+
+
+def _alone(state: ObjectiveState, mix: Mix) -> ObjectiveState:
+    return state
 
 
 @dataclass(frozen=True)
 class Objective:
-    """`init(share [n]) -> state` and `weigh(loss [n], state, mix) -> (weight [n], state)`.
+    """`init(hosted) -> state`, `weigh(loss [n], state, t) -> weight [n]`, `combine(state, mix) -> state`.
 
-    One that does not gossip works row by row: it may be called for some of the devices at a time.
+    `weigh` works row by row, and in place on the state: it may be called for some of the devices at a time.
     """
 
-    init: Callable[[Tensor], ObjectiveState]
-    weigh: Callable[[Tensor, ObjectiveState, Mix], tuple[Tensor, ObjectiveState]]
-    gossips: bool = False
+    init: Callable[[Hosted], ObjectiveState]
+    weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
+    combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _alone
 
 
 def erm() -> Objective:
     """Average risk, the objective of DSGD: `weight_i = K p_i` (eq. 1 and 2).
 
     >>> objective = erm()
-    >>> state = objective.init(torch.ones(2))
-    >>> objective.weigh(torch.tensor([0.1, 5.0]), state, None)[0]
+    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> objective.weigh(torch.tensor([0.1, 5.0]), state, 0)
     tensor([1., 1.])
     """
-    return Objective(
-        init=lambda share: {"share": share},
-        weigh=lambda loss, state, mix: (state["share"], state),
-    )
+    return Objective(_share_only, lambda loss, state, t: state["share"])
 
 
-def kl_dro(mu: float, loss_clip: float | None = None, weights: Weights = "as-written") -> Objective:
+def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weights = "as-written") -> Objective:
     """The paper's robust objective (eq. 6): `weight_i = K p_i h_i / mu` with `h_i = exp(loss_i / mu)`.
 
-    `mu -> inf` is average risk, `mu -> 0` the worst case. `loss_clip` bounds the loss inside h (Assumption 4),
-    not the gradient: `h_i = exp(min(loss_i, loss_clip) / mu)`. The weight is one exponential of
-    `loss / mu - log mu`, so it overflows only where the weight itself is beyond the floats.
+    `mu -> inf` is average risk, `mu -> 0` the worst case; it may be a schedule, `t -> mu_t`. `loss_clip` bounds the
+    loss inside h (Assumption 4), not the gradient: `h_i = exp(min(loss_i, loss_clip) / mu)`. The weight is one
+    exponential of `loss / mu - log mu`, so it overflows only where the weight itself is beyond the floats.
 
     `weights` "without-mu" are K p_i h_i. Those that are "normalized" are K p_i h_i / sum_j p_j h_j, about 1 on average,
     so that steps are as long as those of average risk: the gradient of eq. 5 instead of eq. 6. Every device estimates
     the sum by gossip of one number (see `_normalized`).
 
     >>> objective = kl_dro(mu=2.0)
-    >>> state = objective.init(torch.ones(2))
-    >>> objective.weigh(torch.tensor([0.0, 2.0]), state, None)[0]
+    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> objective.weigh(torch.tensor([0.0, 2.0]), state, 0)
     tensor([0.5000, 1.3591])
     """
-    if not (math.isfinite(mu) and mu > 0):
-        raise InputError(f"mu must be a positive number: {mu:g}; the paper uses 2 to 9")
-    if loss_clip is not None and not (math.isfinite(loss_clip) and loss_clip > 0):
-        raise InputError(f"loss_clip must be a positive number: {loss_clip:g}; log(classes) or more is sensible")
-
+    mu_at = schedule_of("mu", mu, "the paper uses 2 to 9")
     if weights not in (known := get_args(Weights)):
         raise InputError(f"weights is {weights!r}: {unknown(str(weights), known)}")
 
-    def log_h(loss: Tensor) -> Tensor:
-        return (loss if loss_clip is None else loss.clamp(max=loss_clip)) / mu
-
     if weights == "normalized":
+        objective = _normalized(lambda loss, t: loss / mu_at(t))
+    else:
+
+        def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
+            log_scale = math.log(mu_at(t)) if weights == "as-written" else 0.0
+            return state["share"] * torch.exp(loss / mu_at(t) - log_scale)
+
+        objective = Objective(_share_only, weigh)
+    return objective if loss_clip is None else clipped(objective, loss_clip)
+
+
+def term(t: float) -> Objective:
+    """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 5 with mu = 1 / t, so normalised `kl_dro`.
+
+    T. Li, A. Beirami, M. Sanjabi and V. Smith, "Tilted Empirical Risk Minimization", ICLR 2021: group TERM, in which a
+    device is a group; the tilt of single samples within a device is another problem.
+
+    >>> term(-1.0)
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: t must be a positive number: -1; 0 is average risk, 1 / t is mu
+    """
+    return kl_dro(1 / positive("t", t, "0 is average risk, 1 / t is mu"), weights="normalized")
+
+
+def q_ffl(q: float, normalized: bool = True) -> Objective:
+    """q-fair learning, `sum_i p_i f_i^(q+1) / (q+1)`: `weight_i = K p_i f_i^q`, by default over its gossiped mean.
+
+    `q = 0` is average risk, `q -> inf` the worst case. T. Li, M. Sanjabi, A. Beirami and V. Smith, "Fair Resource
+    Allocation in Federated Learning", ICLR 2020; normalising takes the place of their estimate of a Lipschitz constant.
+
+    >>> objective = q_ffl(q=1.0, normalized=False)
+    >>> objective.weigh(torch.tensor([0.5, 2.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
+    tensor([0.5000, 2.0000])
+    """
+    if not (math.isfinite(q) and q >= 0):
+        raise InputError(f"q must be 0 or more: {q:g}; 0 is average risk, 1 to 5 are usual")
+
+    def log_h(loss: Tensor, t: int) -> Tensor:
+        # of the smallest float rather than of 0, whose logarithm is no number to average
+        return q * loss.clamp(min=torch.finfo(loss.dtype).tiny).log()
+
+    if normalized:
         return _normalized(log_h)
-    log_scale = math.log(mu) if weights == "as-written" else 0.0
-
-    def weigh(loss: Tensor, state: ObjectiveState, mix: Mix) -> tuple[Tensor, ObjectiveState]:
-        return state["share"] * torch.exp(log_h(loss) - log_scale), state
-
-    return Objective(init=lambda share: {"share": share}, weigh=weigh)
+    return Objective(_share_only, lambda loss, state, t: state["share"] * log_h(loss, t).exp())
 
 
-def _normalized(log_h: Callable[[Tensor], Tensor]) -> Objective:
+def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.05, step: float = 0.2) -> Objective:
+    """The worst case over all mixtures of devices with `KL(lambda | p) <= radius`, mu found on the way.
+
+    Its dual is `min over mu >= least_mu of mu log sum_i p_i h_i + mu radius` (appendix A.2), whose derivative in mu is
+    `radius - KL(lambda(mu) | p)`: mu rises where the weights are further from the reference than the radius allows, and
+    falls where they are nearer. Every device keeps a mu (from `mu` on) and estimates of log sum p h and of the
+    divergence: three gossiped numbers. `step` is how far log mu moves per round and unit of divergence.
+
+    >>> objective = kl_ball(radius=0.1)
+    >>> objective.init(Hosted.all_of(torch.ones(2)))["log_mu"]
+    tensor([0., 0.])
+    """
+    positive("radius", radius, "log K allows everything, 0.1 is mild")
+    start, low = (math.log(positive(name, value)) for name, value in (("mu", mu), ("least_mu", least_mu)))
+    positive("step", step)
+
+    def init(hosted: Hosted) -> ObjectiveState:
+        share = hosted.share
+        return {**_unseen(hosted), "log_mu": torch.full_like(share, start), "divergence": torch.zeros_like(share)}
+
+    def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
+        return _note(loss / state["log_mu"].exp(), state)
+
+    def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
+        state = _gossiped(state, mix)
+        weight = state["weight"]
+        own = weight * (weight / state["share"]).clamp(min=1e-30).log()  # K lambda_i log(lambda_i / p_i)
+        divergence, log_mu = mix(
+            torch.stack([torch.lerp(state["divergence"], own, NEWEST), state["log_mu"]], dim=1)
+        ).unbind(dim=1)
+        log_mu = (log_mu + step * (divergence - radius)).clamp(min=low)
+        return {**state, "divergence": divergence.contiguous(), "log_mu": log_mu}
+
+    return Objective(init, weigh, combine)
+
+
+def chi2_dro(mu: float) -> Objective:
+    """The worst case, held back by mu / 2 times chi2(lambda | p): `weight_i = K p_i max(0, 1 + (f_i - e) / mu)`.
+
+    e is the number that makes the weights average to 1. Every device keeps an estimate of it, which moves by
+    `mu (weight - K p_i)` and is averaged with its neighbours': one gossiped number. No weight exceeds K, as none does
+    that is exact. See H. Namkoong and J. Duchi, "Variance-based Regularization with Convex Objectives", NeurIPS 2017.
+
+    >>> objective = chi2_dro(mu=1.0)
+    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0)  # nobody knows the others' losses yet
+    tensor([1., 1.])
+    """
+    positive("mu", mu, "losses further than mu below the rest get no weight")
+
+    def weight(state: ObjectiveState, level: Tensor) -> Tensor:
+        return state["share"] * (1 + (state["own"] - level) / mu).clamp(min=0)
+
+    def init(hosted: Hosted) -> ObjectiveState:
+        share = hosted.share
+        return {"share": share, "weight": share.clone(), "own": torch.zeros_like(share),
+                "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K)}  # fmt: skip
+
+    def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
+        level = torch.where(state["level"].isnan(), state["own"], state["level"])  # a first loss is taken whole
+        level = mix(level + NEWEST * mu * (weight(state, level) - state["share"]))
+        # e is found round by round, and as long as it is too low the weights are too large
+        return {**state, "level": level, "weight": torch.minimum(weight(state, level), state["most"])}
+
+    return Objective(init, lambda loss, state, t: _note(loss, state), combine)
+
+
+def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
+    """Dual ascent over a graph: every device keeps a mixture lambda_i [K] of devices, and `weight_i = K lambda_ii`.
+
+        lambda_ii <- lambda_ii + dual_eta (loss_i - dual_penalty (lambda_ii - p_i))
+        lambda_i  <- sum_j W_ij P(lambda_j),  P the projection on the simplex
+
+    The penalty is a chi-square divergence from the reference; K gossiped numbers. The factor K makes steps as long as
+    those of average risk. M. Zecchin, M. Kountouris and D. Gesbert, "Communication-Efficient Distributionally Robust
+    Decentralized Learning", TMLR 2022: with `choco` as optimizer it is their AD-GDA.
+
+    >>> objective = ad_gda(dual_eta=0.1)
+    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0), state["dual"][1]
+    (tensor([1., 1.]), tensor([0.4000, 0.6000]))
+    """
+    positive("dual_eta", dual_eta, "0.01 is usual")
+    if not (math.isfinite(dual_penalty) and dual_penalty >= 0):
+        raise InputError(f"dual_penalty must be 0 or more: {dual_penalty:g}; 0.01 to 10 are usual")
+
+    def init(hosted: Hosted) -> ObjectiveState:
+        K = hosted.K
+        uniform = hosted.share.new_full((len(hosted.share), K), 1 / K)
+        return {"share": hosted.share, "device": hosted.rows[:, None], "dual": uniform}
+
+    def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
+        dual, device = state["dual"], state["device"]
+        K, own = dual.shape[1], dual.gather(1, device)[:, 0]
+        dual.scatter_add_(1, device, (dual_eta * (loss - dual_penalty * (own - state["share"] / K)))[:, None])
+        dual.copy_(project_on_simplex(dual))
+        return K * own
+
+    return Objective(init, weigh, lambda state, mix: {**state, "dual": mix(state["dual"])})
+
+
+def project_on_simplex(x: Tensor) -> Tensor:
+    """The nearest point to every row of x [n, K] whose entries are not negative and sum to 1.
+
+    Duchi, Shalev-Shwartz, Singer and Chandra, ICML 2008.
+
+    >>> project_on_simplex(torch.tensor([[0.5, 0.7, -1.0]]))
+    tensor([[0.4000, 0.6000, 0.0000]])
+    """
+    # The same for x + any number; and what is more than 1 below the largest becomes 0 however far below it is. So
+    # nothing is lost next to a number that is huge.
+    x = (x - x.amax(dim=1, keepdim=True)).clamp(min=-1)
+    sorted_, _ = x.sort(dim=1, descending=True)
+    # how far all entries must fall if the k largest are those that stay positive
+    k = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)
+    fall = (sorted_.cumsum(dim=1) - 1) / k
+    stay = (sorted_ > fall).sum(dim=1, keepdim=True)
+    projected = (x - fall.gather(1, stay.clamp(min=1) - 1)).clamp(min=0)  # none stays of what is no number
+    return projected / projected.sum(dim=1, keepdim=True)  # to rounding it is 1 already
+
+
+def smoothed(objective: Objective, beta: float) -> Objective:
+    """The objective of a moving average of each device's loss, `u <- (1 - beta) u + beta loss`.
+
+    Against the noise of mini-batches, and the bias that it gives to exp(loss / mu).
+
+    >>> objective = smoothed(q_ffl(1.0, normalized=False), beta=0.5)
+    >>> state = objective.init(Hosted.all_of(torch.ones(1)))
+    >>> [objective.weigh(torch.tensor([loss]), state, t).item() for t, loss in enumerate([1.0, 3.0])]
+    [1.0, 2.0]
+    """
+    if not 0 < beta <= 1:
+        raise InputError(f"beta must be in (0, 1]: {beta:g}; 1 is the last loss alone, 0.1 about the last ten")
+
+    def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
+        u = state["smoothed_loss"]
+        u.copy_(torch.where(u.isnan(), loss, torch.lerp(u, loss, beta)))
+        return objective.weigh(u, state, t)
+
+    return Objective(
+        lambda hosted: {**objective.init(hosted), "smoothed_loss": torch.full_like(hosted.share, math.nan)},
+        weigh,
+        objective.combine,
+    )
+
+
+def clipped(objective: Objective, loss_clip: float) -> Objective:
+    """The objective of `min(loss, loss_clip)`: beyond it a device's weight grows no more; gradients are unchanged.
+
+    >>> objective = clipped(kl_dro(mu=1.0), loss_clip=1.0)
+    >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
+    tensor([2.7183, 2.7183])
+    """
+    positive("loss_clip", loss_clip, "log(classes) or more is sensible")
+    return Objective(
+        objective.init,
+        lambda loss, state, t: objective.weigh(loss.clamp(max=loss_clip), state, t),
+        objective.combine,
+    )
+
+
+def capped(objective: Objective, weight_cap: float) -> Objective:
+    """The objective with weights of at most `weight_cap K p_i`: no device counts more than so many.
+
+    >>> objective = capped(kl_dro(mu=1.0), weight_cap=3.0)
+    >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
+    tensor([2.7183, 3.0000])
+    """
+    positive("weight_cap", weight_cap, "2 to 5 are sensible where weights are normalised")
+    return Objective(
+        objective.init,
+        lambda loss, state, t: torch.minimum(objective.weigh(loss, state, t), weight_cap * state["share"]),
+        objective.combine,
+    )
+
+
+def _share_only(hosted: Hosted) -> ObjectiveState:
+    return {"share": hosted.share}
+
+
+def _normalized(log_h: LogH) -> Objective:
     """`weight_i = s_i h_i / m_i`, s_i = K p_i, where m_i is device i's estimate of sum_j p_j h_j = mean_j s_j h_j.
 
         m_i <- sum_j W_ij ((1 - b) m_j + b s_j h_j)
 
     a moving average over rounds and neighbours, b = `NEWEST`, kept and sent as its logarithm: it stays positive, and
-    no h is too large for it. As m_i >= W_ii b s_i h_i, no weight exceeds 1 / (b W_ii). The estimate is exact where the
-    losses do not change and the graph is complete. Else it lags behind, and it is that of a neighbourhood (some 1 / b
-    links wide) rather than of all: with constant losses m tends to b (I - (1 - b) W)^-1 W s h, whose mean is right.
+    no h is too large for it. As m_i >= W_ii b s_i h_i, no weight exceeds 1 / (b W_ii), and none may exceed K, which no
+    exact one does. The first round's are K p_i.
+    The estimate is exact where the losses do not change and the graph is complete. Else it lags behind, and it is that
+    of a neighbourhood (some 1 / b links wide) rather than of all: with constant losses m tends to
+    b (I - (1 - b) W)^-1 W s h, whose mean is right.
     """
+    return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 
-    def init(share: Tensor) -> ObjectiveState:
-        # the logarithm of nothing yet: whoever has seen no loss takes its first one whole, not b of it
-        return {"share": share, "log_mean": torch.full_like(share, -math.inf)}
 
-    def weigh(loss: Tensor, state: ObjectiveState, mix: Mix) -> tuple[Tensor, ObjectiveState]:
-        share, before, now = state["share"], state["log_mean"], state["share"].log() + log_h(loss)
-        moved = torch.logaddexp(before + math.log(1 - NEWEST), now + math.log(NEWEST))
-        log_mean = mix.log_mean(torch.where(before == -math.inf, now, moved))
-        return torch.exp(now - log_mean), {"share": share, "log_mean": log_mean}
+def _unseen(hosted: Hosted) -> ObjectiveState:
+    """The state of normalised weights before any loss: the logarithm of nothing."""
+    share = hosted.share
+    nothing = torch.full_like(share, -math.inf)
+    most = torch.full_like(share, hosted.K)
+    return {"share": share, "most": most, "weight": share.clone(), "own": nothing, "log_mean": nothing.clone()}
 
-    return Objective(init, weigh, gossips=True)
+
+def _note(own: Tensor, state: ObjectiveState) -> Tensor:
+    """Note what this round's weights will be made from; those of the round before are this round's."""
+    weight = state["weight"].clone()
+    state["own"].copy_(own)
+    return weight
+
+
+def _gossiped(state: ObjectiveState, mix: Mix) -> ObjectiveState:
+    """m_i and the weights after a round. Whoever has seen no loss takes its first one whole, not b of it."""
+    before, own = state["log_mean"], state["share"].log() + state["own"]
+    moved = torch.logaddexp(before + math.log(1 - NEWEST), own + math.log(NEWEST))
+    log_mean = mix.log_mean(torch.where(before == -math.inf, own, moved))
+    return {**state, "log_mean": log_mean, "weight": torch.minimum((own - log_mean).exp(), state["most"])}

@@ -2,30 +2,82 @@
 
 An optimizer is three functions. `init(theta)` makes its state. `local(theta, gradient, state, t)` is what every
 device does alone: it changes its rows of theta [n, d] and of the state in place. `combine(theta, state, mix)` is what
-it does with its neighbours; `mix` is this round's gossip, x -> W_t x. A step is one after the other.
+it does with its neighbours; `mix` is this round's gossip, x -> W_t x. A step is one after the other. `check(mixing)`
+refuses a mixing with which the method does not work, and says why.
 
-The step size is a number or a schedule, `t -> eta_t`, and never anything hidden.
+With g_i the weighted gradient of device i at its model, in the order of a round:
+
+    dsgd                    theta <- W (theta - eta g)
+    momentum                m <- beta m + g;  theta <- W (theta - eta m)
+    quasi_global_momentum   theta+ <- W (theta - eta (beta m + g));  m <- beta m + (1 - beta) (theta - theta+) / eta
+    gradient_tracking       y <- W y + g - g_before;  theta <- W (theta - eta y)
+    d2                      psi <- theta - eta g;  theta <- W (psi + theta - psi_before)
+    exact_diffusion         the same with (I + W) / 2
+    choco                   x <- theta - eta g;  hat <- hat + Q(x - hat);  theta <- x + gamma (W hat - hat)
+    push                    x <- P (x - eta g);  w <- P w;  theta <- x / w
+
+The step size is a number or a schedule, `t -> eta_t`, and never anything hidden. How `dsgd`, `momentum` and
+`quasi_global_momentum` average models with neighbours is an `Exchange`: as they are, or compressed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from drdsgd.errors import InputError, whole
+from drdsgd.compression import Compressor
+from drdsgd.errors import InputError
+from drdsgd.mixing import Mixing, least_eigenvalue
+from drdsgd.schedules import Schedule, schedule_of
 
 if TYPE_CHECKING:
     from drdsgd.engines import Mix
     from drdsgd.gradients import Gradient
 
-__all__ = ["GossipOptimizer", "OptimizerState", "Schedule", "cosine", "dsgd", "exponential", "linear"]
+__all__ = [
+    "Exchange",
+    "GossipOptimizer",
+    "OptimizerState",
+    "as_they_are",
+    "choco",
+    "compressed",
+    "d2",
+    "dsgd",
+    "exact_diffusion",
+    "gradient_tracking",
+    "momentum",
+    "push",
+    "quasi_global_momentum",
+]
 
 OptimizerState = dict[str, Tensor]
-Schedule = Callable[[int], float]
+
+
+def balanced(mixing: Mixing) -> None:
+    """Refuse a W_t that does not keep the mean."""
+    if not mixing.balanced:
+        raise InputError(
+            "a directed graph's W is not doubly stochastic, and gossip would not keep the mean: "
+            "use --optimizer push, or an undirected graph"
+        )
+
+
+def constant_over_time(method: str) -> Callable[[Mixing], None]:
+    """Refuse a W_t that changes."""
+
+    def check(mixing: Mixing) -> None:
+        balanced(mixing)
+        if not mixing.static:
+            raise InputError(
+                f"{method} needs the same W in every round: what it keeps of the last round fits no other W; "
+                "use gradient-tracking, or a mixing that does not change"
+            )
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -38,69 +90,264 @@ class GossipOptimizer:
     init: Callable[[Tensor], OptimizerState]
     local: Callable[[Tensor, Gradient, OptimizerState, int], None]
     combine: Callable[[Tensor, OptimizerState, Mix], tuple[Tensor, OptimizerState]]
+    check: Callable[[Mixing], None] = balanced
 
 
-def dsgd(eta: float | Schedule) -> GossipOptimizer:
+@dataclass(frozen=True)
+class Exchange:
+    """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it takes theta over."""
+
+    init: Callable[[Tensor], OptimizerState]
+    average: Callable[[Tensor, OptimizerState, Mix], Tensor]
+    check: Callable[[Mixing], None] = balanced
+
+
+def as_they_are() -> Exchange:
+    """`theta <- W theta`.
+
+    >>> as_they_are().init(torch.zeros(2, 3))
+    {}
+    """
+    return Exchange(lambda theta: {}, lambda theta, state, mix: mix(theta, donate=True))
+
+
+def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
+    """Neighbours see a copy `hat` of each model, which follows it by what was sent.
+
+        hat <- hat + Q(theta - hat),  theta <- theta + gamma (W hat - hat)
+
+    Without compression and with gamma = 1 models are averaged as they are. See `choco`.
+
+    >>> from drdsgd.compression import top_k
+    >>> sorted(compressed(top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
+    ['hat', 'mixed_hat']
+    """
+    if not 0 < gamma <= 1:
+        raise InputError(f"gamma must be in (0, 1]: {gamma:g}; the more is left out of messages, the smaller")
+    constant = constant_over_time("compression")
+
+    def check(mixing: Mixing) -> None:
+        constant(mixing)
+        if mixing.repeats > 1:
+            raise InputError(
+                f"compressed models are averaged once per round, not {mixing.repeats} times: sums of them are not "
+                "compressed again; leave out --gossip-steps"
+            )
+
+    def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
+        hat, mixed = state["hat"], state["mixed_hat"]
+        sent, received = mix.compressed(theta - hat, compressor)
+        hat.add_(sent)
+        mixed.add_(received)
+        return theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
+
+    # all devices start from the same model, which so is known to all: nothing needs to be sent for it
+    return Exchange(lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()}, average, check)
+
+
+def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptimizer:
     """The paper's step: `theta_i <- sum_j W_ij (theta_j - eta grad_j)`.
 
     >>> dsgd(eta=-1.0)
     Traceback (most recent call last):
     drdsgd.errors.InputError: eta must be a positive number: -1; the paper uses sqrt(K / T)
     """
-    schedule = _schedule(eta)
+    schedule, exchange = _steps(eta), exchange or as_they_are()
     return GossipOptimizer(
-        init=lambda theta: {},
+        init=exchange.init,
         local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
-        combine=lambda theta, state, mix: (mix(theta, donate=True), state),
+        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
+        check=exchange.check,
     )
 
 
-def linear(eta: float, T: int, end: float = 0.0) -> Schedule:
-    """`eta_t` on a straight line from eta at round 0 to `end * eta` at round T.
+def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None) -> GossipOptimizer:
+    """Every device's own heavy ball: `m <- beta m + g`, `theta <- W (theta - eta m)`.
 
-    >>> [linear(0.4, T=4)(t) for t in range(5)]
-    [0.4, 0.3..., 0.2, 0.1, 0.0]
+    H. Yu, R. Jin and S. Yang, "On the Linear Speedup Analysis of Communication Efficient Momentum SGD", ICML 2019.
+
+    >>> sorted(momentum(eta=0.1).init(torch.zeros(2, 3)))
+    ['momentum']
     """
-    start, T, end = _positive("eta", eta), whole("T", T), _part(end)
-    return lambda t: start * (1 - (1 - end) * min(t / T, 1.0))
+    schedule, beta, exchange = _steps(eta), _beta(beta), exchange or as_they_are()
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        m = state["momentum"].mul_(beta)
+        gradient.add_to(m, 1.0)
+        theta.sub_(m, alpha=schedule(t))
+
+    return GossipOptimizer(
+        init=lambda theta: {"momentum": torch.zeros_like(theta), **exchange.init(theta)},
+        local=local,
+        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
+        check=exchange.check,
+    )
 
 
-def cosine(eta: float, T: int, end: float = 0.0) -> Schedule:
-    """`eta_t` on half a cosine from eta at round 0 to `end * eta` at round T.
+def quasi_global_momentum(
+    eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None
+) -> GossipOptimizer:
+    """Momentum of how the model really moved, neighbours included, instead of the device's own gradients.
 
-    >>> [round(cosine(0.4, T=4)(t), 3) for t in range(5)]
-    [0.4, 0.341, 0.2, 0.059, 0.0]
+        theta+ <- W (theta - eta (beta m + g)),  m <- beta m + (1 - beta) (theta - theta+) / eta
+
+    T. Lin, S. P. Karimireddy, S. U. Stich and M. Jaggi, "Quasi-Global Momentum", ICML 2021.
+
+    >>> sorted(quasi_global_momentum(eta=0.1).init(torch.zeros(2, 3)))
+    ['before', 'momentum']
     """
-    start, T, end = _positive("eta", eta), whole("T", T), _part(end)
-    return lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2)
+    schedule, beta, exchange = _steps(eta), _beta(beta), exchange or as_they_are()
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        state["before"].copy_(theta)
+        gradient.add_to(theta, -schedule(t))
+        theta.sub_(state["momentum"], alpha=schedule(t) * beta)
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        theta, eta_t = exchange.average(theta, state, mix), schedule(mix.t)
+        if eta_t > 0:  # where no step was taken there is nothing to learn about steps
+            moved = state["before"].sub_(theta)
+            state["momentum"].mul_(beta).add_(moved, alpha=(1 - beta) / eta_t)
+        return theta, state
+
+    return GossipOptimizer(
+        init=lambda theta: {
+            "momentum": torch.zeros_like(theta),
+            "before": torch.zeros_like(theta),
+            **exchange.init(theta),
+        },
+        local=local,
+        combine=combine,
+        check=exchange.check,
+    )
 
 
-def exponential(eta: float, decay: float) -> Schedule:
-    """`eta_t = eta * decay^t`.
+def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
+    """Steps along every device's estimate y_i of the mean gradient.
 
-    >>> [exponential(0.8, 0.5)(t) for t in range(3)]
-    [0.8, 0.4, 0.2]
+        y <- W y + g - g_before,  theta <- W (theta - eta y)
+
+    The sum of all y is that of all last gradients, whatever W_t does as long as it is doubly stochastic. Two messages
+    of d numbers. P. Di Lorenzo and G. Scutari, "NEXT", 2016; A. Nedic, A. Olshevsky and W. Shi, 2017; S. Pu and
+    A. Nedic, "Distributed Stochastic Gradient Tracking Methods", 2021.
+
+    >>> sorted(gradient_tracking(eta=0.1).init(torch.zeros(2, 3)))
+    ['gradient', 'tracked']
     """
-    start = _positive("eta", eta)
-    if not 0 < decay <= 1:
-        raise InputError(f"decay must be in (0, 1]: {decay:g}; 0.99 halves eta in 69 rounds")
-    return lambda t: start * decay**t
+    schedule = _steps(eta)
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        g, y = state["gradient"], state["tracked"]
+        y.sub_(g)
+        g.zero_()
+        gradient.add_to(g, 1.0)
+        y.add_(g)
+        theta.sub_(y, alpha=schedule(t))
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        return mix(theta, donate=True), {**state, "tracked": mix(state["tracked"], donate=True)}
+
+    return GossipOptimizer(
+        init=lambda theta: {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)},
+        local=local,
+        combine=combine,
+    )
 
 
-def _schedule(eta: float | Schedule) -> Schedule:
-    if callable(eta):
-        return eta
-    constant = _positive("eta", eta)
-    return lambda t: constant
+def d2(eta: float | Schedule) -> GossipOptimizer:
+    """`theta_{t+1} = W (2 theta_t - theta_{t-1} - eta_t g_t + eta_{t-1} g_{t-1})`: unlike data give it no bias.
+
+    W must not change, and its smallest eigenvalue must be above -1/3. H. Tang, X. Lian, M. Yan, C. Zhang and J. Liu,
+    "D2: Decentralized Training over Decentralized Data", ICML 2018.
+
+    >>> sorted(d2(eta=0.1).init(torch.zeros(2, 3)))
+    ['correction']
+    """
+    constant = constant_over_time("d2")
+
+    def check(mixing: Mixing) -> None:
+        constant(mixing)
+        if (least := least_eigenvalue(mixing)) <= -1 / 3 + 1e-9:
+            raise InputError(
+                f"d2 needs a W whose smallest eigenvalue is above -1/3, and this graph's is {least:.3f}: "
+                "use exact-diffusion, which is the same with (I + W) / 2"
+            )
+
+    return _diffusion(eta, lambda phi, mix: mix(phi, donate=True), check)
 
 
-def _part(end: float) -> float:
-    if not 0 <= end <= 1:
-        raise InputError(f"end must be a part of eta, in [0, 1]: {end:g}")
-    return end
+def exact_diffusion(eta: float | Schedule) -> GossipOptimizer:
+    """`psi <- theta - eta g`, `theta <- (I + W) / 2 (psi + theta - psi_before)`: D2 that works on every graph.
+
+    K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2019.
+
+    >>> sorted(exact_diffusion(eta=0.1).init(torch.zeros(2, 3)))
+    ['correction']
+    """
+    # in phi's memory: models that are not aligned as they were would be multiplied otherwise after a resume
+    return _diffusion(eta, lambda phi, mix: phi.add_(mix(phi)).div_(2), constant_over_time("exact-diffusion"))
 
 
-def _positive(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a positive number: {value:g}; the paper uses sqrt(K / T)")
-    return value
+def _diffusion(
+    eta: float | Schedule, average: Callable[[Tensor, Mix], Tensor], check: Callable[[Mixing], None]
+) -> GossipOptimizer:
+    """What D2 and exact diffusion share. Their correction is theta_t - psi_t = theta_t - theta_{t-1} + eta g_{t-1}."""
+    schedule = _steps(eta)
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        gradient.add_to(theta, -schedule(t))  # psi
+        before = state["correction"].clone()
+        torch.neg(theta, out=state["correction"])
+        theta.add_(before)
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        theta = average(theta, mix)
+        state["correction"].add_(theta)
+        return theta, state
+
+    return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check)
+
+
+def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> GossipOptimizer:
+    """DSGD with compressed messages: `x <- theta - eta g`, `hat <- hat + Q(x - hat)`, `theta <- x + gamma (W - I) hat`.
+
+    Without compression and with gamma = 1 it is DSGD. A. Koloskova, T. Lin, S. U. Stich and M. Jaggi, "Decentralized
+    Deep Learning with Arbitrary Communication Compression", ICLR 2020.
+
+    >>> from drdsgd.compression import top_k
+    >>> sorted(choco(eta=0.1, compressor=top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
+    ['hat', 'mixed_hat']
+    """
+    return dsgd(eta, compressed(compressor, gamma))
+
+
+def push(eta: float | Schedule) -> GossipOptimizer:
+    """Stochastic gradient push, for directed graphs: `x <- P (x - eta g)`, `w <- P w`, `theta <- x / w`.
+
+    The columns of P sum to one, its rows need not: w says how much of the average has gathered at a device. d + 1
+    numbers. M. Assran, N. Loizou, N. Ballas and M. Rabbat, "Stochastic Gradient Push", ICML 2019.
+
+    >>> push(eta=0.1).init(torch.zeros(2, 3))
+    {'mass': tensor([1., 1.])}
+    """
+    schedule = _steps(eta)
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        gradient.add_to(theta, -schedule(t) / state["mass"])
+        theta.mul_(state["mass"][:, None])  # x
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        mass = mix(state["mass"])
+        return mix(theta, donate=True).div_(mass[:, None]), {"mass": mass}
+
+    return GossipOptimizer(lambda theta: {"mass": theta.new_ones(len(theta))}, local, combine, lambda mixing: None)
+
+
+def _steps(eta: float | Schedule) -> Schedule:
+    return schedule_of("eta", eta, "the paper uses sqrt(K / T)")
+
+
+def _beta(beta: float) -> float:
+    if not 0 <= beta < 1:
+        raise InputError(f"beta must be in [0, 1): {beta:g}; 0.9 is usual")
+    return beta

@@ -20,7 +20,7 @@ from torch import Tensor
 from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Engine
 from drdsgd.gradients import Forward, Gradient
-from drdsgd.objectives import ObjectiveState
+from drdsgd.objectives import Hosted, ObjectiveState
 from drdsgd.optimizers import OptimizerState
 from drdsgd.parallel import Each
 
@@ -50,9 +50,9 @@ class Info(NamedTuple):
 Round = Callable[[State], tuple[State, Info]]
 
 
-def init(algorithm: Algorithm, theta: Tensor, share: Tensor) -> State:
-    """The state before the first round: models theta [n, d], reference weights share [n] (`objectives`)."""
-    return State(0, theta, algorithm.objective.init(share), algorithm.optimizer.init(theta))
+def init(algorithm: Algorithm, theta: Tensor, hosted: Hosted) -> State:
+    """The state before the first round: models theta [n, d] of the devices that are hosted here."""
+    return State(0, theta, algorithm.objective.init(hosted), algorithm.optimizer.init(theta))
 
 
 def make_round(
@@ -68,23 +68,20 @@ def make_round(
     It takes the given state over and works in its tensors: clone what you want to keep. `blocks` are devices that
     are worked on together, so that what they need stays in the cache; `each` runs the blocks.
     """
-    objective, optimizer = algorithm.objective, algorithm.optimizer
-    # weights that gossip need all losses first
-    groups, run = ([slice(None)], map) if objective.gossips else (blocks, each)
+    objective, optimizer, decay = algorithm.objective, algorithm.optimizer, algorithm.weight_decay
 
     def round(state: State) -> tuple[State, Info]:
-        mix = engine.mix(state.t)
-
-        def alone(some: slice) -> tuple[Tensor, Tensor, ObjectiveState]:
+        def alone(some: slice) -> tuple[Tensor, Tensor]:
             theta, ostate, gstate = state.theta[some], _rows(state.objective, some), _rows(state.optimizer, some)
             loss, backward = forward(theta, *batches(state.t, some))  # every device, its own batch
-            weight, ostate = objective.weigh(loss, ostate, mix)  # robustness enters only here
-            optimizer.local(theta, Gradient(weight, backward), gstate, state.t)  # in place
-            return loss, weight, ostate
+            weight = objective.weigh(loss, ostate, state.t)  # robustness enters only here
+            optimizer.local(theta, Gradient(weight, backward, theta, decay), gstate, state.t)  # in place
+            return loss, weight
 
-        losses, weights, ostates = zip(*run(alone, groups), strict=True)
-        theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)  # gossip enters only here
-        ostate = {name: torch.cat([part[name] for part in ostates]) for name in state.objective}
+        losses, weights = zip(*each(alone, blocks), strict=True)
+        mix = engine.mix(state.t)  # gossip enters only here
+        ostate = objective.combine(state.objective, mix)
+        theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)
         return State(state.t + 1, theta, ostate, gstate), Info(torch.cat(losses), torch.cat(weights), mix.floats_sent)
 
     return round

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from drdsgd import checkpoint, records
+from drdsgd.algorithms import Algorithm
 from drdsgd.errors import Diverged, InputError, Interrupted
-from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_model
-from drdsgd.mixing import metropolis, rho
+from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.mixing import rho_over_time
 from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
 from drdsgd.training import Progress, trajectory
@@ -50,8 +51,8 @@ def run(
             return records.read(path)
 
         graph, data = make_graph(e), make_data(e).to(check_device(e.device))
-        mixing, model = metropolis(graph), make_model(e, data)
-        network = records.network(graph, data, rho(mixing.at(0)))
+        mixing, model = make_mixing(e, graph), make_model(e, data)
+        network = records.network(graph, data, rho_over_time(mixing))
         start = checkpoint.load(folder.checkpoint, e.device) if folder.checkpoint.exists() else None
         # all that can be wrong with the input is refused here, before anything is written
         steps = trajectory(
@@ -90,8 +91,9 @@ def run(
 
 def check(e: Experiment) -> None:
     """Refuse an experiment whose graph, data, model or algorithm can't be made; writes nothing."""
-    make_graph(e)
-    make_algorithm(e)
+    mixing, algorithm = make_mixing(e, make_graph(e)), make_algorithm(e)
+    if isinstance(algorithm, Algorithm):
+        algorithm.optimizer.check(mixing)
     make_model(e, make_data(e).to(check_device(e.device)))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from drdsgd import experiment, workers
 from drdsgd.errors import InputError
-from drdsgd.experiment import LIMIT, Experiment, default_threads
+from drdsgd.experiment import LIMIT, Experiment, default_threads, has
 from drdsgd.files import write_text
 from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
 from drdsgd.records import Folder, Record, read
@@ -28,8 +28,6 @@ __all__ = ["Cell", "Study", "compare", "extended", "load"]
 # what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired, and the threads, which
 # runs share
 _OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed", "threads"))
-# fields that some algorithms have and others do not: in a comparison they go to those that have them
-_OF_SOME_ALGORITHMS = {"mu": ("dr-dsgd",), "loss_clip": ("dr-dsgd",), "weights": ("dr-dsgd",)}
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,9 @@ class Study:
         if len(variants) < len(self.algorithms):
             named = ", ".join(self.algorithms)
             raise InputError(f"--algorithm: two of {named} would have the same folder; write them differently")
-        for name in _OF_SOME_ALGORITHMS:
-            if name in self.options and not any(name in fields for fields in variants.values()):
-                raise InputError(f"{spelling(name)} {self.options[name]}: none of the algorithms compared has it")
+        for name, value in self.options.items():
+            if not any(has(name, fields) for fields in variants.values()):
+                raise InputError(f"{spelling(name)} {value}: none of the algorithms compared has it")
         first: dict[Experiment, str] = {}
         for label, fields in variants.items():
             other = first.setdefault(Experiment(**fields), label)
@@ -175,11 +173,7 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
     algorithm, _, own = spec.partition(":")
     if algorithm not in ALGORITHMS:
         raise InputError(f"--algorithm {spec}: {unknown(algorithm, ALGORITHMS)}")
-    fields = {
-        name: value
-        for name, value in shared.items()
-        if name not in _OF_SOME_ALGORITHMS or algorithm in _OF_SOME_ALGORITHMS[name]
-    }
+    fields = dict[str, Any]()
     for assignment in filter(None, own.split(",")):
         key, _, text = assignment.partition("=")
         name = key.strip().replace("-", "_")
@@ -188,4 +182,7 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
         if name not in _OWN:
             raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
         fields[name] = parse(name, text)
-    return {**fields, "algorithm": algorithm}
+    parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer")}
+    fields = {**parts, **fields, "algorithm": algorithm}
+    # a field that some algorithms have goes to those that have it
+    return {name: value for name, value in shared.items() if has(name, fields)} | fields

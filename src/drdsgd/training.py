@@ -26,8 +26,10 @@ from drdsgd.flat import Flat, aligned
 from drdsgd.gradients import Loss, choose_execution, choose_memory_format, make_forward
 from drdsgd.metrics import Metrics, consensus, evaluate
 from drdsgd.mixing import Mixing, metropolis
-from drdsgd.parallel import blocks, each_of, one_thread
+from drdsgd.objectives import Hosted
+from drdsgd.parallel import Each, blocks, each_of, one_thread
 from drdsgd.round import State, init, make_round
+from drdsgd.servers import Clients, ServerAlgorithm, make_server_round
 
 __all__ = ["Options", "Progress", "Reference", "Result", "train", "trajectory"]
 
@@ -78,7 +80,11 @@ class Options(TypedDict, total=False):
 
 
 def train(
-    model: nn.Module, data: Devices, graph: nx.Graph | Mixing, algorithm: Algorithm, **options: Unpack[Options]
+    model: nn.Module,
+    data: Devices,
+    graph: nx.Graph | Mixing,
+    algorithm: Algorithm | ServerAlgorithm,
+    **options: Unpack[Options],
 ) -> Result:
     """Train a model over a graph of devices; options as in `trajectory`.
 
@@ -98,14 +104,14 @@ def train(
         if progress.metrics is not None:
             metrics.append(progress.metrics)
     assert state is not None
-    return Result(Flat(model).to_module(consensus(state.theta)[0]), state.theta.contiguous(), metrics)
+    return Result(Flat(model).to_module(_common(algorithm, state)[0]), state.theta.contiguous(), metrics)
 
 
 def trajectory(
     model: nn.Module,
     data: Devices,
     graph: nx.Graph | Mixing,
-    algorithm: Algorithm,
+    algorithm: Algorithm | ServerAlgorithm,
     *,
     rounds: int,
     batch_size: int,
@@ -119,15 +125,17 @@ def trajectory(
 ) -> Iterator[Progress]:
     """The run as an iterator: the start, then one `Progress` per round, with metrics at the evaluated rounds.
 
-    All devices start from the parameters of `model`. A plain graph gets Metropolis weights. `reference` says
-    whether devices count by their number of samples (p_i = n_i / n, eq. 1) or all the same (p_i = 1 / K).
-    `threads` work on blocks of devices, by default as many as torch has. `start` continues a run from where it was.
-    What does not fit together is refused here, before the first step of the iterator. A run that leaves the floats
-    raises `Diverged`.
+    All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it only
+    says how many devices there are. `reference` says whether devices count by their number of samples (p_i = n_i / n,
+    eq. 1) or all the same (p_i = 1 / K). `threads` work on blocks of devices, by default as many as torch has. `start`
+    continues a run from where it was. What does not fit together is refused here, before the first step of the
+    iterator. A run that leaves the floats raises `Diverged`.
     """
     mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
     if mixing.K != data.K:
         raise InputError(f"the graph has {mixing.K} nodes but there are data for {data.K} devices")
+    if isinstance(algorithm, Algorithm):
+        algorithm.optimizer.check(mixing)
     counts = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
     for name, value in (counts if threads is None else counts | {"threads": threads}).items():
         whole(name, value)
@@ -150,15 +158,25 @@ def trajectory(
         flat = Flat(model, choose_memory_format(flat, x.flatten(0, 1)))
     forward = make_forward(flat, loss, mode)
     most = 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
-    in_turn = -(-mixing.K // (workers * max(most, 1)))  # blocks of each thread: the same number, so none waits
-    parts = blocks(mixing.K, -(-mixing.K // (workers * in_turn)))
-    round = make_round(algorithm, forward, batches, engine, parts, each)
+
+    def parts_of(n: int) -> list[slice]:
+        in_turn = -(-n // (workers * max(most, 1)))  # blocks of each thread: the same number, so none waits
+        return blocks(n, -(-n // (workers * in_turn)))
+
+    parts = parts_of(mixing.K)
+    share = data.train.sizes / data.train.sizes.double().mean()
+    share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
+    clients = Clients(share, batches, flat, forward, loss, mode, parts_of, each)
+    if isinstance(algorithm, ServerAlgorithm):
+        round = make_server_round(algorithm, clients)
+    else:
+        round = make_round(algorithm, forward, batches, engine, parts, each)
 
     test_features = data.test_features(flat.dtype)  # once: the same are needed at every evaluation
 
     def measure(progress: Progress, loss: Tensor, weight: Tensor) -> Progress:
         state, floats_sent, seconds, _ = progress
-        mean, distance = consensus(state.theta, each)
+        mean, distance = _common(algorithm, state, each)
         if not math.isfinite(distance):
             # times K: models whose mean is beyond the floats are, too
             _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
@@ -169,16 +187,21 @@ def trajectory(
 
     @one_thread()
     def beginning() -> Progress:
-        share = data.train.sizes / data.train.sizes.double().mean()
-        share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
-        state = init(algorithm, aligned(flat.row().expand(mixing.K, -1)), share)
+        theta = aligned(flat.row().expand(mixing.K, -1))
+        if isinstance(algorithm, ServerAlgorithm):
+            state = algorithm.init(theta, clients)
+        else:
+            state = init(algorithm, theta, Hosted(share, engine.rows, mixing.K))
         loss = torch.cat([forward(state.theta[some], *batches(0, some))[0] for some in parts])
         if not (finite := loss.isfinite()).all():
             raise InputError(
                 f"the initial model's loss on device {int((~finite).nonzero()[0])} is not finite; "
                 "check the model's initialisation and the scale of the data"
             )
-        weight, _ = algorithm.objective.weigh(loss, state.objective, engine.mix(0))
+        if isinstance(algorithm, ServerAlgorithm):
+            weight = round(_copy(state))[1].weight
+        else:
+            weight = algorithm.objective.weigh(loss, copy.deepcopy(state.objective), 0)
         # one beyond the floats is for the first round to refuse: a run's folder is there by then, to say so
         return measure(Progress(state, 0, 0.0, None), loss, weight.clamp(max=torch.finfo(weight.dtype).max))
 
@@ -205,12 +228,23 @@ def trajectory(
     return steps()
 
 
+def _common(algorithm: Algorithm | ServerAlgorithm, state: State, each: Each = map) -> tuple[Tensor, float]:
+    """The model [d] that stands for all, the server's or the mean, and how far from it the devices' are."""
+    if isinstance(algorithm, ServerAlgorithm):
+        return algorithm.common(state), algorithm.distance(state)
+    return consensus(state.theta, each)
+
+
 def _copy(state: State) -> State:
     return State(state.t, aligned(state.theta), *copy.deepcopy((state.objective, state.optimizer)))
 
 
 def _check_finite(
-    algorithm: Algorithm, t: int, loss: Tensor, weight: Tensor | None = None, theta: Tensor | None = None
+    algorithm: Algorithm | ServerAlgorithm,
+    t: int,
+    loss: Tensor,
+    weight: Tensor | None = None,
+    theta: Tensor | None = None,
 ) -> None:
     """Raise `Diverged` if a loss [n], weight [n] or model [n, d] of round t is not finite.
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from drdsgd import graphs
+from drdsgd.compression import Compressor, no_compression, quantized, random_k, top_k
 from drdsgd.engines.local import LocalEngine
 from drdsgd.mixing import Mixing, metropolis, metropolis_matrix
 
@@ -85,3 +86,47 @@ def test_w_may_change_every_round() -> None:
     silent, talking = engine.mix(0), engine.mix(1)
     assert torch.equal(silent(x), x) and silent.floats_sent == 0
     assert torch.allclose(talking(x), torch.as_tensor(W @ x.numpy())) and talking.floats_sent == 8
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
+def test_gossip_may_be_repeated(graph: nx.Graph, repeats: int) -> None:
+    """W^n in place of W, also of logarithms, and n messages in place of one."""
+    K, links = graph.number_of_nodes(), 2 * graph.number_of_edges()
+    mixing = Mixing(K, metropolis(graph).at, static=True, repeats=repeats)
+    W = torch.linalg.matrix_power(torch.as_tensor(metropolis_matrix(graph).toarray()), repeats)
+    x = torch.randn(K, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mix = LocalEngine(mixing, torch.float64).mix(3)
+    assert torch.allclose(mix(x), W @ x, rtol=0, atol=1e-13)
+    assert mix.floats_sent == links * 40 * repeats
+    assert torch.allclose(mix.log_mean(x[:, 0]), (W @ x[:, 0].exp()).log(), rtol=1e-12, atol=1e-13)
+    assert mix.floats_sent == links * 41 * repeats
+    assert torch.allclose(mix(x.clone(), donate=True), W @ x, rtol=0, atol=1e-13)
+
+
+# what a message of 300 single-precision numbers takes, in numbers of 4 bytes
+MESSAGES: dict[str, tuple[Compressor, int]] = {
+    "none": (no_compression(), 300),
+    "top tenth": (top_k(0.1), 60),
+    "random tenth": (random_k(0.1), 30),
+    "8 bits": (quantized(8), 75 + 2),
+    "4 bits": (quantized(4), 38 + 2),  # 37.5 rounded up
+    "2 bits": (quantized(2), 19 + 2),  # 18.75
+}
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
+@pytest.mark.parametrize(("compressor", "size"), MESSAGES.values(), ids=MESSAGES.keys())
+def test_compressed_messages(compressor: Compressor, size: int, graph: nx.Graph) -> None:
+    """Q(x) and W Q(x); only what the compressor makes of a row is counted, and of this round's draw."""
+    K, links, t = graph.number_of_nodes(), 2 * graph.number_of_edges(), 5
+    x = torch.randn(K, 300, generator=torch.Generator().manual_seed(0))
+    before = x.clone()
+    engine = LocalEngine(metropolis(graph), torch.float32)
+    mix = engine.mix(t)
+    mix(x[:, 0])
+    own, mixed = mix.compressed(x, compressor)
+    assert torch.equal(x, before)
+    assert torch.equal(own, compressor.decode(compressor.encode(x, t), 300, t))
+    assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
+    assert mix.floats_sent == links * (1 + size)

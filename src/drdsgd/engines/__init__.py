@@ -10,6 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from drdsgd.compression import Compressor
+
 __all__ = ["Engine", "Mix"]
 
 
@@ -21,12 +23,16 @@ class Mix(Protocol):
 
     t: int
     floats_sent: int
-    """Numbers sent over all links of the whole network so far in this round."""
+    """Numbers, as large as those of a model, sent over all links of the whole network so far in this round."""
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...
 
     def log_mean(self, x: Tensor, /) -> Tensor:
         """`log(W_t exp(x))` for x [n]: means of numbers that are beyond the floats themselves."""
+        ...
+
+    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
+        """`Q(x)` and `W_t Q(x)` for x [n, d], of which only Q(x) travels, as the compressor encodes it."""
         ...
 
 

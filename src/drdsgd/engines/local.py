@@ -9,6 +9,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from drdsgd.compression import Compressor
 from drdsgd.flat import LINE_BYTES
 from drdsgd.mixing import Mixing
 from drdsgd.parallel import Each, blocks
@@ -23,11 +24,12 @@ Product = Callable[[Tensor], Tensor]
 
 
 class Prepared(NamedTuple):
-    """A matrix W as it is used: `x -> W x`, `x -> log(W exp(x))`, and how many messages either takes."""
+    """A matrix W as it is used: `x -> W x`, `x -> log(W exp(x))`, how many messages either takes, and how often."""
 
     product: Product
     log_mean: Product
     links: int
+    repeats: int
 
 
 class LocalMix:
@@ -51,19 +53,38 @@ class LocalMix:
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
-        self.floats_sent += self._W.links * rows.shape[1]
+        if not self._W.links:  # nobody talks in this round
+            return x if donate else x.clone()
+        self._count(rows.shape[1])
         mixed = rows if donate else torch.empty_like(rows)
 
         def columns(some: slice) -> None:
-            mixed[:, some] = self._W.product(rows[:, some])
+            part = rows[:, some]
+            for _ in range(self._W.repeats):
+                part = self._W.product(part)
+            mixed[:, some] = part
 
         for _ in self._each(columns, _columns(rows)):
             pass
         return mixed.view_as(x)
 
     def log_mean(self, x: Tensor, /) -> Tensor:
-        self.floats_sent += self._W.links
-        return self._W.log_mean(x)
+        self._count(1)
+        for _ in range(self._W.repeats):
+            x = self._W.log_mean(x)
+        return x
+
+    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
+        parts = compressor.encode(x, self.t)
+        own = compressor.decode(parts, x.shape[1], self.t)
+        # what one device sends; only what is compressed at the start of a round can be, so there is one gossip in it
+        before, size = self.floats_sent, -(-sum(part[0].nbytes for part in parts) // x.element_size())
+        mixed = self(own)
+        self.floats_sent = before + self._W.links * size
+        return own, mixed
+
+    def _count(self, numbers: int) -> None:
+        self.floats_sent += self._W.links * self._W.repeats * numbers
 
 
 def _columns(rows: Tensor) -> list[slice]:
@@ -114,7 +135,7 @@ class LocalEngine:
 
         if 3 * W.nnz > self.K**2:  # measured on a CPU: above a density of about a third the dense product wins
             dense = torch.as_tensor(W.toarray(), dtype=self._dtype, device=self._device)
-            return Prepared(dense.mm, log_mean, links)
+            return Prepared(dense.mm, log_mean, links, self._mixing.repeats)
 
         def weighted_sums(x: Tensor) -> Tensor:
             # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A CSR tensor was
@@ -123,4 +144,4 @@ class LocalEngine:
                 columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
             )
 
-        return Prepared(weighted_sums, log_mean, links)
+        return Prepared(weighted_sums, log_mean, links, self._mixing.repeats)

@@ -35,7 +35,7 @@ import networkx as nx
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from drdsgd import graphs
@@ -43,9 +43,11 @@ from drdsgd.algorithms import dr_dsgd
 from drdsgd.batches import Batches
 from drdsgd.data import Devices, Samples
 from drdsgd.engines.local import LocalEngine
-from drdsgd.errors import InputError, one_line
+from drdsgd.errors import InputError
 from drdsgd.gradients import Backward
 from drdsgd.mixing import constant, metropolis_matrix, rho
+from drdsgd.objectives import Hosted
+from drdsgd.paper import spoilt
 from drdsgd.paper.claims import Claim, Finding, Verdict, less
 from drdsgd.parallel import one_thread
 from drdsgd.report import COLOURS
@@ -391,7 +393,8 @@ def run(
     engine = LocalEngine(constant(metropolis_matrix(graph)), torch.float64)
     batches = Batches(problem.data(), B, seed, engine.rows, torch.float64)
     round = make_round(algorithm, problem.forward, batches, engine)
-    state = init(algorithm, start.expand(problem.K, -1).clone(), torch.ones(problem.K, dtype=torch.float64))
+    hosted = Hosted.all_of(torch.ones(problem.K, dtype=torch.float64))
+    state = init(algorithm, start.expand(problem.K, -1).clone(), hosted)
     theta = state.theta.new_empty(T, *state.theta.shape)  # [T, K, d], as rounds work in place
     with one_thread():
         for t in range(T):
@@ -481,10 +484,7 @@ def from_json(values: dict[str, Any]) -> Results:
     >>> from_json({"measurements": []})
     Results(measurements=())
     """
-    try:
-        return _adapter().validate_python(values)
-    except ValidationError as error:
-        raise InputError(f"these are no results of the theory: {one_line(error)}") from None
+    return spoilt.validated(_adapter(), values)
 
 
 @functools.cache  # slow to make
@@ -728,7 +728,8 @@ def claims(results: Results) -> list[Claim]:
     slope, (exponent, Ks) = slopes(results), speed_up(results)
     theorem = [m for m in results.of("rate", "theorem 1") if m.bound is not None]
     bound_rule = (
-        "measured / bound, its mean over seeds in every setting: holds if none is above 1, does not hold if one is. "
+        "measured / bound, its mean over seeds in every setting: holds if none is above 1, does not hold if one is "
+        f"(by more than {ROUNDING:.0e}, which is rounding). "
         "The constants in the bound are those that the module derives for the problem."
     )
     return [
@@ -798,6 +799,14 @@ def _speed_words(exponent: Estimate, Ks: Sequence[int], step: Estimate) -> str:
 # ------------------------------------------------------------------------ picture
 
 
+SHOWN = (
+    "Left: the mean over t = 1..T of the squared gradient norm of F at the average model, against T; bars are one "
+    "standard error over seeds. Right: the squared distance of the devices' models theta (a column each) from their "
+    "mean, theta J (all entries of J are 1/K), against rho of the graph; marks are single runs, lines the bound of "
+    "Lemma 2. The complete graph, where rho = 0, is left out."
+)
+
+
 def draw(results: Results, path: Path) -> Path:
     """Draw the rate against T, and the distance between the models with Lemma 2's bound against rho."""
     from matplotlib.figure import Figure
@@ -837,15 +846,21 @@ def _draw_rate(axes: Axes, results: Results) -> None:
 
 def _draw_distance(axes: Axes, results: Results) -> None:
     some = [m for m in results.of("lemma 2") if m.problem == "waves" and m.rho > ROUNDING]
-    for colour, mark, mu in zip(COLOURS, "os", sorted({m.mu for m in some if m.mu is not None}), strict=False):
+    looks = ((COLOURS[0], "o", 3.5, 4), (COLOURS[1], "s", 6.5, 3))
+    for (colour, mark, size, order), mu in zip(looks, sorted({m.mu for m in some if m.mu is not None}), strict=False):
         # the bound does not depend on B
         rhos, bounds = _by((m.rho, m.bound) for m in some if m.mu == mu and m.bound is not None)
         axes.plot(rhos, [b.mean for b in bounds], color=colour, linewidth=1.9, label=f"bound, mu = {mu:g}")
+        # values are almost the same: the small on the large, and around them the open
         for fill, B in zip(("none", "full"), sorted({m.B for m in some if m.B is not None}), strict=False):
             shown = [m for m in some if (m.mu, m.B) == (mu, B)]
             label = f"measured, mu = {mu:g}, B = {B}"
             x, y = [m.rho for m in shown], [m.measured for m in shown]
-            axes.plot(x, y, color=colour, marker=mark, markersize=5, fillstyle=fill, linestyle="", label=label)
+            axes.plot(
+                x, y, color=colour, marker=mark, markersize=size + 4 * (fill == "none"), fillstyle=fill, linestyle="",
+                label=label, zorder=order,
+            )  # fmt: skip
+    axes.margins(x=0.04)  # else the open ones are cut off
     axes.set(yscale="log", title="Lemma 2: distance", xlabel="rho of the graph")
     axes.set_ylabel("mean over t of 1/K ||theta (I - J)||²")
 

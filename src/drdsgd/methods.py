@@ -1,0 +1,294 @@
+"""Every method by name: what it solves, what it sends, its options with their defaults, where it comes from.
+
+An algorithm is an objective with an optimizer, or a server with a rule of its own. The tables name them for the command
+line and for `drdsgd algorithms`; what they do is in `objectives`, `optimizers` and `servers`. This module imports
+nothing heavy: `make` gets the module that it takes its function from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from drdsgd.errors import InputError
+
+if TYPE_CHECKING:
+    from drdsgd.compression import Compressor
+    from drdsgd.experiment import Experiment
+    from drdsgd.optimizers import Exchange
+    from drdsgd.schedules import Schedule
+
+__all__ = [
+    "ALGORITHMS",
+    "GAMMA",
+    "OBJECTIVES",
+    "OPTIMIZERS",
+    "SERVERS",
+    "Named",
+    "Rule",
+    "own_options",
+    "parts_of",
+    "scheduled",
+]
+
+Options = Mapping[str, Any]
+
+# what every objective that looks at losses may have: nothing of it is on by default
+_ROBUST: Options = {"loss_clip": None, "loss_smoothing": None, "weight_cap": None}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An objective, an optimizer or a server's algorithm.
+
+    `sends` are the numbers per link and round (of a server: per client and round), those of an objective beside the
+    model's d. `options` are the fields of an `Experiment` that it has, with their defaults.
+    """
+
+    what: str
+    sends: str
+    source: str
+    make: Callable[[ModuleType, Experiment], Any]
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Named:
+    """An objective with an optimizer, under the name by which it is known."""
+
+    title: str
+    objective: str
+    optimizer: str
+    source: str
+    options: Options = field(default_factory=dict)  # where its defaults are others than its parts'
+
+
+OBJECTIVES: dict[str, Rule] = {
+    "erm": Rule("average risk, sum_i p_i f_i", "", "McMahan et al., AISTATS 2017", lambda o, e: o.erm()),
+    "kl-dro": Rule(
+        "worst mixture of devices, held back by mu KL (eq. 4 to 6 of the paper)", "1 if normalized",
+        "Ben Issaid, Elgabli and Bennis, TMLR 2022",
+        lambda o, e: o.kl_dro(_mu(e), weights=e.weights),
+        {"mu": 6.0, "mu_schedule": None, "weights": "as-written", **_ROBUST},
+    ),
+    "kl-ball": Rule(
+        "worst mixture of devices with KL(lambda | p) <= radius; finds mu itself (appendix A.2)", "3",
+        "Ben Issaid, Elgabli and Bennis, TMLR 2022; Hu and Hong, 2013",
+        lambda o, e: o.kl_ball(e.radius), {"radius": 0.1, **_ROBUST},
+    ),
+    "chi2-dro": Rule(
+        "worst mixture of devices, held back by mu / 2 chi-square", "1", "Namkoong and Duchi, NeurIPS 2017",
+        lambda o, e: o.chi2_dro(e.mu), {"mu": 1.0, **_ROBUST},
+    ),
+    "term": Rule(
+        "tilted risk, (1/t) log sum_i p_i exp(t f_i): kl-dro with mu = 1 / t, normalized", "1",
+        "Li, Beirami, Sanjabi and Smith, ICLR 2021", lambda o, e: o.term(e.tilt), {"tilt": 1.0, **_ROBUST},
+    ),
+    "q-ffl": Rule(
+        "q-fair risk, sum_i p_i f_i^(q+1) / (q+1), normalized", "1", "Li, Sanjabi, Beirami and Smith, ICLR 2020",
+        lambda o, e: o.q_ffl(e.q), {"q": 1.0, **_ROBUST},
+    ),
+    "ad-gda": Rule(
+        "worst mixture of devices, held back by chi-square, by dual ascent", "K",
+        "Zecchin, Kountouris and Gesbert, TMLR 2022",
+        lambda o, e: o.ad_gda(e.dual_eta, e.dual_penalty), {"dual_eta": 0.01, "dual_penalty": 0.01, **_ROBUST},
+    ),
+}  # fmt: skip
+
+# how far models move to their neighbours' compressed ones
+GAMMA = 0.8
+# of those that can compress messages; gamma has a default only where they do
+_COMPRESSED: Options = {"compression": None, "gamma": None}
+
+OPTIMIZERS: dict[str, Rule] = {
+    "dsgd": Rule(
+        "theta <- W (theta - eta g)", "d", "Lian et al., NeurIPS 2017; Yuan, Ling and Yin, 2016",
+        lambda o, e: o.dsgd(_eta(e)),
+    ),
+    "momentum": Rule(
+        "every device's own momentum", "d", "Yu, Jin and Yang, ICML 2019",
+        lambda o, e: o.momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
+    ),
+    "quasi-global-momentum": Rule(
+        "momentum of how models moved, gossip included", "d", "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
+        lambda o, e: o.quasi_global_momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
+    ),
+    "gradient-tracking": Rule(
+        "steps along a gossiped estimate of the mean gradient", "2 d",
+        "Di Lorenzo and Scutari, 2016; Pu and Nedic, 2021", lambda o, e: o.gradient_tracking(_eta(e)),
+    ),
+    "d2": Rule(
+        "no bias by unlike data; constant W with least eigenvalue above -1/3", "d",
+        "Tang, Lian, Yan, Zhang and Liu, ICML 2018", lambda o, e: o.d2(_eta(e)),
+    ),
+    "exact-diffusion": Rule(
+        "d2 with (I + W) / 2: every constant W", "d", "Yuan, Ying, Zhao and Sayed, 2019",
+        lambda o, e: o.exact_diffusion(_eta(e)),
+    ),
+    "choco": Rule(
+        "compressed messages with memory; constant W", "compressed d", "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
+        lambda o, e: o.dsgd(_eta(e), _exchange(o, e)), {"compression": "quantize:4", "gamma": GAMMA},
+    ),
+    "push": Rule(
+        "gradient push: also over directed graphs", "d + 1", "Assran, Loizou, Ballas and Rabbat, ICML 2019",
+        lambda o, e: o.push(_eta(e)),
+    ),
+}  # fmt: skip
+
+ALGORITHMS: dict[str, Named] = {
+    "dsgd": Named("DSGD", "erm", "dsgd", "Lian et al., NeurIPS 2017; Algorithm 1 of the paper"),
+    "dr-dsgd": Named("DR-DSGD", "kl-dro", "dsgd", "Ben Issaid, Elgabli and Bennis, TMLR 2022; Algorithm 2"),
+    "dsgdm": Named("DSGDm", "erm", "momentum", "Yu, Jin and Yang, ICML 2019"),
+    "qg-dsgdm": Named("QG-DSGDm", "erm", "quasi-global-momentum", "Lin, Karimireddy, Stich and Jaggi, ICML 2021"),
+    "gradient-tracking": Named("gradient tracking", "erm", "gradient-tracking", "Pu and Nedic, 2021"),
+    "d2": Named("D2", "erm", "d2", "Tang, Lian, Yan, Zhang and Liu, ICML 2018"),
+    "exact-diffusion": Named("exact diffusion", "erm", "exact-diffusion", "Yuan, Ying, Zhao and Sayed, 2019"),
+    "choco-sgd": Named("CHOCO-SGD", "erm", "choco", "Koloskova, Lin, Stich and Jaggi, ICLR 2020"),
+    "sgp": Named("SGP", "erm", "push", "Assran, Loizou, Ballas and Rabbat, ICML 2019"),
+    "ad-gda": Named("AD-GDA", "ad-gda", "choco", "Zecchin, Kountouris and Gesbert, TMLR 2022"),
+    "dr-qgm": Named(
+        "DR-QGM", "kl-dro", "quasi-global-momentum", "this project",
+        {"mu": 0.3, "weights": "normalized", "loss_smoothing": 0.03, "weight_cap": 3.0},
+    ),
+}  # fmt: skip
+
+# how many devices take part in a round of a server: by default all
+_SOME: Options = {"clients": None}
+
+SERVERS: dict[str, Rule] = {
+    "fedavg": Rule(
+        "average risk", "2 d", "McMahan et al., AISTATS 2017",
+        lambda s, e: s.fed_avg(_eta(e), e.local_steps or 1, e.clients), _SOME,
+    ),
+    "afl": Rule(
+        "worst mixture of devices, by dual ascent", "2 d + 1", "Mohri, Sivek and Suresh, ICML 2019",
+        lambda s, e: s.afl(_eta(e), e.dual_eta), {"dual_eta": 0.01},
+    ),
+    "drfa": Rule(
+        "worst mixture of devices, by dual ascent on sampled devices", "4 d + 2",
+        "Deng, Kamani and Mahdavi, NeurIPS 2020",
+        lambda s, e: s.drfa(_eta(e), e.dual_eta, e.local_steps or 1, e.clients), {"dual_eta": 0.01, **_SOME},
+    ),
+    "q-fedavg": Rule(
+        "q-fair risk", "2 d + 1", "Li, Sanjabi, Beirami and Smith, ICLR 2020",
+        lambda s, e: s.q_fed_avg(_eta(e), e.q, e.local_steps or 1, e.clients), {"q": 1.0, **_SOME},
+    ),
+    "fed-term": Rule(
+        "tilted risk: kl-dro with mu = 1 / t", "2 d + 1", "Li, Beirami, Sanjabi and Smith, ICLR 2021",
+        lambda s, e: s.fed_term(_eta(e), e.tilt, e.local_steps or 1, e.clients), {"tilt": 1.0, **_SOME},
+    ),
+    "fedrobust": Rule(
+        "another problem: shifts of inputs", "2 d", "Reisizadeh, Farnia, Pedarsani and Jadbabaie, NeurIPS 2020",
+        lambda s, e: s.fed_robust(_eta(e), e.shift_penalty, e.shift_eta, e.local_steps or 1, e.clients, e.shift),
+        {"shift_penalty": 1.0, "shift_eta": 0.01, "shift": "matrix", **_SOME},
+    ),
+    "ditto": Rule(
+        "another problem: personal models, near a common one", "2 d", "Li, Hu, Beirami and Smith, ICML 2021",
+        lambda s, e: s.ditto(_eta(e), e.pull, e.local_steps or 1, e.clients), {"pull": 1.0, **_SOME},
+    ),
+    "rfa": Rule(
+        "another problem: corrupted updates, by the geometric median", "10 d + 4",
+        "Pillutla, Kakade and Harchaoui, IEEE TSP 2022",
+        lambda s, e: s.rfa(_eta(e), local_steps=e.local_steps or 1, clients=e.clients), _SOME,
+    ),
+}  # fmt: skip
+
+
+def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tuple[str, str]:
+    """The objective and the optimizer of an algorithm, of which either may be another one than it is known for.
+
+    >>> parts_of("dr-dsgd", None, "d2")
+    ('kl-dro', 'd2')
+    """
+    named = ALGORITHMS[algorithm]
+    return objective or named.objective, optimizer or named.optimizer
+
+
+def own_options(algorithm: str, objective: str | None, optimizer: str | None) -> dict[str, Any]:
+    """The options that an algorithm has for itself, with their defaults.
+
+    >>> own_options("dsgd", None, None)
+    {}
+    """
+    if algorithm in SERVERS:
+        return dict(SERVERS[algorithm].options)
+    loss, step = parts_of(algorithm, objective, optimizer)
+    options = {**OBJECTIVES[loss].options, **OPTIMIZERS[step].options}
+    return options | {name: value for name, value in ALGORITHMS[algorithm].options.items() if name in options}
+
+
+def _eta(e: Experiment) -> float | Schedule:
+    return scheduled("eta", e.eta, e.eta_schedule, e.rounds)
+
+
+def _mu(e: Experiment) -> float | Schedule:
+    assert e.mu is not None
+    return e.mu if e.mu_schedule is None else scheduled("mu", e.mu, e.mu_schedule, e.rounds)
+
+
+def scheduled(name: str, start: float, spelled: str, rounds: int) -> float | Schedule:
+    """A number, or a function of the round: `linear:0.1` ends at a tenth of it.
+
+    >>> scheduled("eta", 0.5, "linear", rounds=100)(50)
+    0.25
+    """
+    from drdsgd import schedules
+    from drdsgd.options import SCHEDULES, unknown
+
+    option = f"--{name}-schedule {spelled}"
+    kind, _, number = spelled.partition(":")
+    if kind not in SCHEDULES:
+        raise InputError(f"{option}: {unknown(kind, SCHEDULES)}")
+    try:
+        value = float(number) if number else None
+    except ValueError:
+        raise InputError(f"{option}: '{number}' is not a number; write {kind}:0.1") from None
+    if kind == "constant":
+        if value is not None:
+            raise InputError(f"{option}: constant takes no number; set --{name}")
+        return start
+    if kind == "exponential":
+        if value is None:
+            raise InputError(f"{option}: say how fast, for example exponential:0.99 per round")
+        return schedules.exponential(start, value)
+    if kind == "warmup":
+        if name == "mu":
+            raise InputError(f"{option}: mu must stay above zero; write linear:0.1 to end at a tenth of it")
+        if value is not None and not 0 < value < 1:
+            raise InputError(f"{option}: {number} must be a part of the rounds, in (0, 1)")
+        return schedules.warmup(start, rounds, 0.1 if value is None else value)
+    if value is not None and not 0 <= value <= 1:
+        raise InputError(f"{option}: the end must be a part of {name}, in [0, 1]")
+    if name == "mu" and not value:
+        raise InputError(f"{option}: mu must stay above zero; write {kind}:0.1 to end at a tenth of it")
+    return (schedules.linear if kind == "linear" else schedules.cosine)(start, rounds, value or 0.0)
+
+
+def _exchange(optimizers: ModuleType, e: Experiment) -> Exchange | None:
+    """How models travel: compressed, if that is asked for."""
+    if e.compression is None:
+        return None
+    exchange: Exchange = optimizers.compressed(_compressor(e, e.compression), e.gamma)
+    return exchange
+
+
+def _compressor(e: Experiment, spelled: str) -> Compressor:
+    from drdsgd import compression
+    from drdsgd.options import COMPRESSIONS, unknown
+
+    kind, _, number = spelled.partition(":")
+    option = f"--compression {spelled}"
+    if kind not in COMPRESSIONS:
+        raise InputError(f"{option}: {unknown(kind, COMPRESSIONS)}")
+    if kind == "none":
+        return compression.no_compression()
+    try:
+        value = float(number)
+        if kind == "quantize":
+            return compression.quantized(int(value) if value == int(value) else -1)
+        return compression.top_k(value) if kind == "top" else compression.random_k(value, e.seed)
+    except (ValueError, OverflowError) as error:
+        said = error if isinstance(error, InputError) else "write top:0.1, random:0.1 or quantize:4"
+        raise InputError(f"{option}: {said}") from None

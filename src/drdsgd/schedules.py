@@ -1,0 +1,74 @@
+"""Schedules: numbers that change over rounds, `t -> value`. A step size is a number or one of these, never hidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from drdsgd.errors import InputError, positive, whole
+
+__all__ = ["Schedule", "cosine", "exponential", "linear", "schedule_of", "warmup"]
+
+Schedule = Callable[[int], float]
+
+
+def linear(start: float, T: int, end: float = 0.0) -> Schedule:
+    """On a straight line from `start` at round 0 to `end * start` at round T.
+
+    >>> [linear(0.4, T=4)(t) for t in range(5)]
+    [0.4, 0.3..., 0.2, 0.1, 0.0]
+    """
+    start, T, end = positive("the start", start), whole("T", T), _part(end)
+    return lambda t: start * (1 - (1 - end) * min(t / T, 1.0))
+
+
+def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
+    """On half a cosine from `start` at round 0 to `end * start` at round T.
+
+    >>> [round(cosine(0.4, T=4)(t), 3) for t in range(5)]
+    [0.4, 0.341, 0.2, 0.059, 0.0]
+    """
+    start, T, end = positive("the start", start), whole("T", T), _part(end)
+    return lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2)
+
+
+def exponential(start: float, decay: float) -> Schedule:
+    """`start * decay^t`.
+
+    >>> [exponential(0.8, 0.5)(t) for t in range(3)]
+    [0.8, 0.4, 0.2]
+    """
+    start = positive("the start", start)
+    if not 0 < decay <= 1:
+        raise InputError(f"decay must be in (0, 1]: {decay:g}; 0.99 halves in 69 rounds")
+    return lambda t: start * decay**t
+
+
+def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
+    """On a straight line up to `top` within a part of the rounds, then on another down to zero at round T.
+
+    >>> [round(warmup(0.9, T=10, part=0.1)(t), 3) for t in (0, 1, 5, 10)]
+    [0.9, 0.9, 0.5, 0.0]
+    """
+    top, T = positive("the top", top), whole("T", T)
+    if not 0 < part < 1:
+        raise InputError(f"the part of the rounds in which it rises must be in (0, 1): {part:g}; 0.1 is usual")
+    return lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0)
+
+
+def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
+    """A number as a schedule that does not change; one that is not positive is refused.
+
+    >>> schedule_of("eta", 0.5)(7)
+    0.5
+    """
+    if callable(value):
+        return value
+    constant = positive(name, value, hint)
+    return lambda t: constant
+
+
+def _part(end: float) -> float:
+    if not 0 <= end <= 1:
+        raise InputError(f"end must be a part of the start, in [0, 1]: {end:g}")
+    return end

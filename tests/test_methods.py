@@ -1,0 +1,197 @@
+"""Methods by name: every pair of an objective and an optimizer runs, and what can't be is refused with the reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drdsgd.algorithms import Algorithm
+from drdsgd.errors import InputError
+from drdsgd.experiment import Experiment, make_algorithm, make_data, make_model, title
+from drdsgd.flat import Flat
+from drdsgd.methods import ALGORITHMS, OBJECTIVES, OPTIMIZERS, SERVERS, own_options, scheduled
+from drdsgd.options import OPTIONS
+from drdsgd.runs import check, run
+from tests.program import drdsgd
+
+SMALL: dict[str, Any] = {
+    "dataset": "synthetic", "devices": 6, "rounds": 4, "batch_size": 5, "graph": "complete", "eta": 0.1, "threads": 1,
+}  # fmt: skip
+
+
+def numbers(said: str, d: int, K: int) -> int:
+    """What a table says is sent, such as "2 d + 1"."""
+    total = 0
+    for term in said.split(" + "):
+        factor, _, of = term.rpartition(" ")
+        total += int(factor or 1) * {"d": d, "K": K}[of] if of in "dK" else int(of)
+    return total
+
+
+def sent(path: Path, **fields: Any) -> tuple[int, int]:
+    """The numbers that a short run sends per round, and the parameters of its model."""
+    e = Experiment(**SMALL, **fields)
+    final = run(e, path).final
+    assert final.round == 4
+    return final.floats_sent // 4, Flat(make_model(e, make_data(e))).d
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: Path) -> None:
+    floats, d = sent(tmp_path / "run", algorithm=name)
+    objective, optimizer = OBJECTIVES[ALGORITHMS[name].objective], OPTIMIZERS[ALGORITHMS[name].optimizer]
+    normalized = ALGORITHMS[name].options.get("weights") == "normalized"
+    said = objective.sends.removesuffix(" if normalized") if normalized else objective.sends
+    beside = numbers(said, d, 6) if said and "if" not in said else 0
+    if "compressed" in optimizer.sends:
+        assert floats < 30 * (d // 4 + beside)
+    else:
+        assert floats == 30 * (numbers(optimizer.sends, d, 6) + beside)
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "erm"])
+def test_every_objective_sends_what_it_says(name: str, tmp_path: Path) -> None:
+    weights = {"weights": "normalized"} if name == "kl-dro" else {}
+    floats, d = sent(tmp_path / "run", algorithm="dsgd", objective=name, **weights)
+    assert floats == 30 * (d + numbers(OBJECTIVES[name].sends.removesuffix(" if normalized"), d, 6))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_server_runs_and_sends_what_it_says(name: str, tmp_path: Path) -> None:
+    floats, d = sent(tmp_path / "run", algorithm=name)
+    said = 6 * numbers(SERVERS[name].sends, d, 6)
+    # a device that DRFA draws twice is sent the model once
+    assert floats <= said if name == "drfa" else floats == said
+
+
+def test_options_of_methods_are_options() -> None:
+    for table in (OBJECTIVES, OPTIMIZERS, SERVERS):
+        for rule in table.values():
+            assert rule.options.keys() <= OPTIONS.keys()
+    for name, one in ALGORITHMS.items():
+        assert one.objective in OBJECTIVES and one.optimizer in OPTIMIZERS
+        assert one.options.keys() <= own_options(name, None, None).keys()
+
+
+def test_any_objective_goes_with_any_optimizer() -> None:
+    for objective in OBJECTIVES:
+        for optimizer in OPTIMIZERS:
+            e = Experiment(**SMALL, algorithm="dsgd", objective=objective, optimizer=optimizer)
+            made = make_algorithm(e)
+            assert isinstance(made, Algorithm) and made.name == title(e)
+
+
+def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
+    assert Experiment(algorithm="dr-dsgd", objective="kl-dro", optimizer="dsgd") == Experiment(algorithm="dr-dsgd")
+    assert Experiment(algorithm="dsgd", objective="kl-dro").objective == "kl-dro"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"optimizer": "d2", "graph": "ring"},
+            "d2 needs a W whose smallest eigenvalue is above -1/3, and this graph's",
+        ),
+        ({"optimizer": "d2", "link_failures": 0.2}, "d2 needs the same W in every round"),
+        ({"optimizer": "exact-diffusion", "local_steps": 2}, "exact-diffusion needs the same W in every round"),
+        ({"optimizer": "choco", "dropouts": 0.1}, "compression needs the same W in every round"),
+        ({"optimizer": "choco", "gossip_steps": 2}, "compressed models are averaged once per round, not 2 times"),
+        ({"graph": "directed-ring"}, "a directed graph's W is not doubly stochastic"),
+        ({"optimizer": "gradient-tracking", "graph": "directed-erdos-renyi"}, "a directed graph's W is not doubly"),
+        ({"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"}, "--mixing matcha: not for a directed"),
+        ({"mixing": "matsha"}, "--mixing matsha: unknown, did you mean matcha?"),
+        ({"mixing": "matcha:x"}, "--mixing matcha:x: 'x' is not a number; write matcha:0.5"),
+        ({"mixing": "matchings:2"}, "--mixing matchings:2: matchings takes no number"),
+        ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
+        ({"optimizer": "choco", "compression": "top"}, "--compression top: write top:0.1, random:0.1 or quantize:4"),
+        ({"optimizer": "choco", "compression": "top:2"}, "--compression top:2: a message has a part of the entries"),
+        ({"optimizer": "choco", "compression": "quantize:3"}, "--compression quantize:3: a message has 2, 4 or 8 bits"),
+        ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
+        ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
+        ({"algorithm": "fedavg", "clients": 7}, "--clients 7: there are only 6 devices; leave it out"),
+        ({"random_labels": 6}, "--random-labels 6: fewer than all 6 devices"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(says)}"):
+        check(Experiment(**{**SMALL, **fields}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"graph": "directed-ring", "algorithm": "sgp"},
+        {"graph": "directed-erdos-renyi", "p": 0.5, "optimizer": "push"},
+        {"mixing": "matcha:0.5", "graph": "ring"},
+        {"mixing": "matchings", "graph": "ring", "dropouts": 0.2},
+        {"mixing": "one-peer-exponential", "optimizer": "gradient-tracking"},
+        {"link_failures": 0.3, "local_steps": 2, "gossip_steps": 2},
+        {"random_labels": 1, "weight_cap": 2.0, "loss_smoothing": 0.1, "weights": "normalized"},
+        {"mu_schedule": "cosine:0.1", "loss_clip": 1.0},
+        {"weight_decay": 0.01, "eta_schedule": "warmup:0.2", "algorithm": "qg-dsgdm"},
+        {"algorithm": "choco-sgd", "compression": "top:0.1", "gamma": 0.3, "graph": "ring"},
+        {"algorithm": "qg-dsgdm", "compression": "quantize:8", "objective": "ad-gda"},
+        {"algorithm": "drfa", "clients": 3, "local_steps": 2},
+    ],
+)
+def test_what_goes_together_runs(fields: dict[str, Any], tmp_path: Path) -> None:
+    assert run(Experiment(**{**SMALL, **fields}), tmp_path / "run").status == "finished"
+
+
+def test_the_command_lists_them_all() -> None:
+    said = drdsgd("algorithms")
+    assert said.status == 0
+    for name in (*ALGORITHMS, *SERVERS, *OBJECTIVES, *OPTIMIZERS):
+        assert f"  {name} " in said.out
+    for rule in (*OBJECTIVES.values(), *OPTIMIZERS.values(), *SERVERS.values()):
+        assert rule.what in said.out and rule.source in said.out
+
+
+# ------------------------------------------------------------------- schedules
+
+
+def eta(spelling: str, t: int) -> float:
+    made = scheduled("eta", 0.5, spelling, 100)
+    return made(t) if callable(made) else made
+
+
+@pytest.mark.parametrize(
+    ("spelling", "middle", "end"),
+    [
+        ("constant", 0.5, 0.5),
+        ("linear", 0.25, 0.0),
+        ("linear:0.1", 0.275, 0.05),
+        ("linear:1", 0.5, 0.5),
+        ("linear:0", 0.25, 0.0),
+        ("cosine", 0.25, 0.0),
+        ("cosine:0.2", 0.3, 0.1),
+        ("exponential:0.99", 0.5 * 0.99**50, 0.5 * 0.99**100),
+        ("exponential:1", 0.5, 0.5),
+    ],
+)
+def test_schedules_by_name(spelling: str, middle: float, end: float) -> None:
+    assert (eta(spelling, 0), eta(spelling, 50), eta(spelling, 100)) == pytest.approx((0.5, middle, end))
+
+
+@pytest.mark.parametrize(
+    ("spelling", "says"),
+    [
+        ("konstant", "--eta-schedule konstant: unknown, did you mean constant?"),
+        ("constant:0.1", "--eta-schedule constant:0.1: constant takes no number; set --eta"),
+        ("linear:x", "--eta-schedule linear:x: 'x' is not a number; write linear:0.1"),
+        ("linear:2", "--eta-schedule linear:2: the end must be a part of eta, in [0, 1]"),
+        ("cosine:-0.1", "--eta-schedule cosine:-0.1: the end must be a part of eta"),
+        ("cosine:nan", "--eta-schedule cosine:nan: the end must be a part of eta"),
+        ("exponential", "--eta-schedule exponential: say how fast"),
+        ("exponential:1.5", "decay must be in (0, 1]: 1.5"),
+        ("exponential:0", "decay must be in (0, 1]: 0"),
+        ("", "--eta-schedule : unknown; known are"),
+    ],
+)
+def test_schedules_that_are_none(spelling: str, says: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(says)}"):
+        eta(spelling, 0)
