@@ -68,6 +68,15 @@ def test_the_grid_is_one_and_grows_where_the_best_of_either_lies_at_its_end() ->
     assert fair.grid(C, S, "constant", tried(falling) | tried(MIDDLE, "dr-dsgd"))[0] == 0.25
 
 
+def test_multiple_one_is_the_papers_eta_and_the_others_can_be_typed() -> None:
+    eta = C.pair(S)["DSGD"].example.eta
+    assert [fair.trial(C, S, "dsgd", "constant", m).example.eta for m in (0.5, 1.0, 2.0)] == [0.0913, eta, 0.365]
+    best: Scores = {0.5: (1.0, 60.0), 1.0: (3.0, 60.0), 2.0: (2.0, 60.0), 4.0: None}
+    sides = fair.sides(C, S, tried(best) | tried(MIDDLE, "dr-dsgd"))
+    assert sides["DSGD, best eta"] == sides["DSGD"]  # the same runs, so the same numbers
+    assert sides["DR-DSGD, best eta"].example.eta == 0.365
+
+
 def test_a_side_waits_for_what_it_depends_on() -> None:
     waiting = fair.variants(C, S, {})
     assert len(waiting) == 5 and not any(group.ready for group in waiting.values())
@@ -108,5 +117,17 @@ def test_gains_add_up() -> None:
     assert gain.best.n == gain.falling.n == 0  # nothing was tuned yet
     sides = fair.sides(C, S, done)
     lost = sides[fair.MATCHED].experiments[0]
-    gain = fair.gain(sides, {e: run for e, run in done.items() if e != lost}, "consensus", "worst")
+    some = {e: run for e, run in done.items() if e != lost}
+    gain = fair.gain(sides, some, "consensus", "worst")
     assert gain.same_eta.n == gain.step.n == gain.rest.n == 1  # over the same seeds, so that they add up
+    runs = {name: [(a.experiment, b.experiment) for a, b in p] for name, p in fair.paired_runs(sides, some).items()}
+    dsgd, dr_dsgd, matched = (sides[label].experiments[1] for label in ("DSGD", "DR-DSGD", fair.MATCHED))
+    expected = {"same_eta": [(dr_dsgd, dsgd)], "step": [(matched, dsgd)], "rest": [(dr_dsgd, matched)]}
+    assert runs == {**expected, "best": [], "falling": []}
+
+
+def test_how_far_apart_seeds_end() -> None:
+    dsgd, dr_dsgd = C.pair(S).values()
+    assert fair.swing([C], S, {}) is fair.swing([C], S, ending(Group(dsgd.experiments[:1]), 40.0)) is None
+    done = {e: kept(e, [5.0 + 30 * e.seed, *[80.0] * (e.devices - 1)]) for e in dr_dsgd.experiments}
+    assert fair.swing([C], S, done | ending(dsgd, 40.0)) == (5.0, 35.0)

@@ -15,6 +15,7 @@ from drdsgd.paper import job
 from drdsgd.paper.plan import Group, Settings
 from drdsgd.paper.store import Done, Store
 from drdsgd.records import Folder
+from tests import made
 from tests.program import Crash, contents, small
 
 S = Settings(seeds=(0, 1))
@@ -93,6 +94,10 @@ def test_a_shared_experiment_is_done_once() -> None:
         (Settings(seeds=(0, 1, 2)), "holds results with --seeds 0,1, not with --seeds 0,1,2: .* another --out"),
         (Settings(seeds=(0, 1), rounds=7), "holds results without --rounds, not with --rounds 7"),
         (Settings(seeds=(0, 1), quick=True), "holds results without --quick, not with --quick"),
+        (
+            Settings(seeds=(2, 3), rounds=7, quick=True),
+            "without --quick and without --rounds and with --seeds 0,1, not with --quick and with --rounds 7 and with",
+        ),
     ],
 )
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path, now: Settings, line: str) -> None:
@@ -102,16 +107,37 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path, now: Settings, li
         job.check_folder(tmp_path, now)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", json.dumps({"seeds": [0, 1]})])
-def test_a_corrupt_settings_file_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "it is not JSON"),
+        ("{}", "it lacks seeds, rounds, quick"),
+        ("[1]", "it is not a JSON object with named values"),
+        (json.dumps({"seeds": [0, 1]}), "it lacks rounds, quick"),
+    ],
+)
+def test_a_corrupt_settings_file_is_named(tmp_path: Path, text: str, wrong: str) -> None:
     (tmp_path / "settings.json").write_text(text)
-    with pytest.raises(InputError, match=r"settings\.json is corrupt"):
+    with pytest.raises(InputError, match=rf"settings\.json is corrupt: {wrong}; remove it"):
         job.check_folder(tmp_path, S)
+
+
+@pytest.mark.parametrize(("file", "what"), [("study.toml", "comparison"), ("config.toml", "run")])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, file: str, what: str) -> None:
+    (tmp_path / file).write_text("")
+    with pytest.raises(InputError, match=f"holds a {what} .*give another folder"):
+        job.check_folder(tmp_path, S)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
 def test_a_missing_data_set_is_said_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_places", lambda known, data_dir: [tmp_path])
-    group = Group((Experiment(dataset="fashion-mnist", threads=1),))
-    with pytest.raises(InputError, match="drdsgd data get fashion-mnist"):
-        job.check_data([FIRST, group])
-    job.check_data([FIRST])
+    group = Group((e := Experiment(dataset="fashion-mnist", threads=1),))
+    with pytest.raises(InputError, match=r"drdsgd data get fashion-mnist`, or set DRDSGD_DATA to a folder that has it"):
+        job.check_data([FIRST, group], {})
+    job.check_data([FIRST], {})
+    # what is on record needs no data, but what may follow from it does
+    known = {e: made.kept(e, [50.0] * e.devices)}
+    job.check_data([FIRST, group], known)
+    with pytest.raises(InputError, match="DRDSGD_DATA"):
+        job.check_data([Group(group.experiments, ready=False)], known)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
+import os
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from matplotlib.figure import Figure
 
-from drdsgd import datasets
-from drdsgd.paper import theory
+from drdsgd import datasets, plots
+from drdsgd.paper import draw, theory
 from drdsgd.paper.parts import PARTS
 from drdsgd.paper.plan import Settings
 from drdsgd.paper.store import Store, kept
@@ -27,14 +31,43 @@ from tests.program import Crash, contents, drdsgd, refused, wait_for
 pytestmark = pytest.mark.xdist_group("reproduce")
 
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
+ROUNDS = 10
+QUICK = ("--quick", "--rounds", str(ROUNDS), "--threads", "1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    """What takes long, and others test: pictures in full size and as PDF, the disk, reading the digits every time."""
+
+    def save(figure: Figure, path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".pdf":
+            path.write_bytes(b"%PDF-")
+        else:
+            figure.savefig(path, dpi=20)
+        return path
+
+    cases = theory._cases
+
+    def short(quick: bool, seeds: Sequence[int]) -> list[theory._Case]:
+        return [case for case in cases(quick, seeds) if case.T <= 256]
+
+    with (
+        patch.object(plots, "save", save),
+        patch.object(theory, "_cases", short),
+        patch.object(os, "fsync", lambda file: None),
+        patch.object(datasets, "digits", functools.cache(datasets.digits)),
+    ):
+        yield
 
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`drdsgd reproduce all --quick`, all of it."""
     out = tmp_path_factory.mktemp("quick") / "out"
-    said = drdsgd("reproduce", "all", "--quick", "--out", out, "--records", out.parent)
+    said = drdsgd("reproduce", "all", *QUICK, "--out", out, "--records", out.parent)
     assert said.status == 0, said.err
+    assert "drdsgd: --quick: a check of the whole way on the embedded digits" in said.err.splitlines()[0]
     assert all(f"\n{name}: " in said.out for name in (*PARTS, "theory"))
     return out
 
@@ -58,7 +91,7 @@ def test_every_part_leaves_numbers_pictures_and_verdicts(everything: Path) -> No
 
 
 def test_verdicts_are_those_of_the_rules(everything: Path) -> None:
-    s, done = Settings((0, 1), None, True), Store(everything / "runs").runs
+    s, done = Settings((0, 1), ROUNDS, True), Store(everything / "runs").runs
     for name, part in PARTS.items():
         stored = json.loads((everything / name / "verdicts.json").read_text())
         fresh = part.claims(s, done)
@@ -92,13 +125,24 @@ def test_a_second_time_nothing_runs_and_nothing_changes(everything: Path) -> Non
     before = contents(everything)
     with patch("drdsgd.workers.team", side_effect=Crash), patch.object(theory, "measure", side_effect=Crash):
         for name in ("fig1", "theory"):
-            assert drdsgd("reproduce", name, "--quick", "--out", everything).status == 0
+            said = drdsgd("reproduce", name, *QUICK, "--out", everything)
+            assert said.status == 0 and "is of before" not in said.err
     assert contents(everything) == before
+
+
+def test_a_page_that_says_something_else_is_said_to_be_of_before(everything: Path, tmp_path: Path) -> None:
+    shutil.copytree(everything, out := tmp_path / "out")
+    (out / "README.md").write_text("# Something else\n")
+    said = drdsgd("reproduce", "theory", *QUICK, "--out", out)
+    last = said.err.splitlines()[-1]
+    command = last[last.index("drdsgd reproduce") : last.index(" brings it up to date")]
+    assert last.startswith(f"drdsgd: {out / 'README.md'} is of before: ")
+    assert command == f"drdsgd reproduce all --quick --seeds 0,1 --rounds {ROUNDS} --out {out} --only-known"
 
 
 def test_another_folder_takes_the_records_that_fit(everything: Path, tmp_path: Path) -> None:
     with patch("drdsgd.workers.team", side_effect=Crash):
-        said = drdsgd("reproduce", "fig5", "--quick", "--out", tmp_path / "out", "--records", everything / "runs")
+        said = drdsgd("reproduce", "fig5", *QUICK, "--out", tmp_path / "out", "--records", everything / "runs")
     assert said.status == 0, said.err
     assert contents(tmp_path / "out" / "fig5") == contents(everything / "fig5")
     assert contents(tmp_path / "out" / "runs").items() <= contents(everything / "runs").items()
@@ -134,24 +178,32 @@ def test_the_pages(everything: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "did you mean fig1?" in refused("reproduce", "fig11")
+    choices = "choose fig1, fig2, fig3, fig4, fig5, table1, theory, league or all"
+    assert refused("reproduce", "fig9") == f"reproduce fig9: unknown; {choices}"
     assert "--seeds x" in refused("reproduce", "fig1", "--seeds", "x")
+    assert "--seeds : give how many" in refused("reproduce", "fig1", "--seeds", "")
     assert "--rounds 0: at least 1" in refused("reproduce", "fig1", "--rounds", "0")
     assert "--threads many: not a whole number" in refused("reproduce", "fig1", "--threads", "many")
     monkeypatch.setattr(datasets, "_places", lambda known, data_dir: [tmp_path / "nowhere"])
     out = tmp_path / "out"
-    assert "drdsgd data get cifar10" in refused("reproduce", "fig2", "--out", out)
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    line = refused("reproduce", "fig2", "--out", out, "--records", nothing)
+    assert "drdsgd data get cifar10" in line and "DRDSGD_DATA" in line
     assert not out.exists()  # what is refused leaves nothing
-    assert drdsgd("reproduce", "theory", "--quick", "--out", out).status == 0
+    with patch.object(theory, "measure", return_value=theory.Results(())):
+        assert drdsgd("reproduce", "theory", "--quick", "--out", out).status == 0
     assert "with --seeds 0,1, not" in refused("reproduce", "theory", "--quick", "--seeds", "3", "--out", out)
     assert "--records nowhere: there is no such folder" in refused("reproduce", "fig1", "--records", "nowhere")
     with Folder(out).lock():
         assert "another process is working in" in refused("reproduce", "theory", "--quick", "--out", out)
-    (out / "theory" / "results.json").write_text("{}")
-    assert "results.json is corrupt" in refused("reproduce", "theory", "--quick", "--out", out)
+    for text, wrong in (("{", "it is not JSON"), ("{}", "it lacks versions, results")):
+        (out / "theory" / "results.json").write_text(text)
+        assert f"results.json is corrupt: {wrong}; remove it" in refused("reproduce", "theory", "--quick", "--out", out)
     (out / "runs").mkdir()
     (out / "runs" / "half.json").write_text('{"name"')
-    assert "half.json is not the record of a run" in refused("reproduce", "fig1", "--quick", "--out", out)
+    line = refused("reproduce", "fig1", "--quick", "--out", out)
+    assert "half.json is not the record of a run: it is not JSON" in line
 
 
 def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_path: Path) -> None:
@@ -159,16 +211,24 @@ def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_
     known.mkdir()
     for path in sorted((everything / "runs").iterdir())[::2]:
         shutil.copy(path, known)
-    with patch("drdsgd.workers.team", side_effect=Crash), patch.object(theory, "measure", side_effect=Crash):
-        said = drdsgd("reproduce", "all", "--quick", "--only-known", "--out", out, "--records", known)
+    with (
+        patch("drdsgd.workers.team", side_effect=Crash),
+        patch.object(theory, "measure", side_effect=Crash),
+        patch.object(draw, "_written", lambda make, stem: plots.save(Figure(), stem.with_name(f"{stem.name}.png"))),
+    ):
+        said = drdsgd("reproduce", "all", *QUICK, "--only-known", "--out", out, "--records", known)
     assert said.status == 0, said.err
-    assert "**Not complete: " in (out / "README.md").read_text()
+    (line,) = (line for line in said.err.splitlines() if "runs are known" in line)
+    n, _, planned, *_ = line.removeprefix("drdsgd: ").split()
+    assert 0 < int(n) < int(planned) and line.endswith(f"runs are known, from {known}")
+    assert "theory is not measured yet" in said.err
+    assert f"**Not complete: {n} of {planned} runs" in (out / "README.md").read_text()
     assert "**Not complete: " not in (everything / "README.md").read_text()
 
 
 def test_interrupted_it_says_how_to_go_on_and_goes_on(everything: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = ["reproduce", "fig2", "--quick", "--seeds", "2", "--records", str(tmp_path), "--out", str(out)]
+    command = ["reproduce", "fig2", *QUICK, "--seeds", "2", "--records", str(tmp_path), "--out", str(out)]
     program = subprocess.Popen(
         [sys.executable, "-m", "drdsgd", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -177,7 +237,7 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on(everything: Path, tmp_path
     _, err = program.communicate(timeout=60)
     assert program.returncode == 130, err
     last = err.splitlines()[-1]
-    assert "runs unfinished; continue with: drdsgd reproduce fig2 --quick --seeds 2 --records" in last
+    assert f"runs unfinished; continue with: drdsgd reproduce fig2 --quick --seeds 2 --rounds {ROUNDS}" in last
     done = contents(out / "runs")
     assert drdsgd(*shlex.split(last[last.index("drdsgd reproduce") :])[1:]).status == 0
     assert done.items() <= contents(out / "runs").items()

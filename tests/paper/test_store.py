@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,12 +55,11 @@ def test_it_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
 
 def test_a_config_of_before_an_option_was_there_has_its_default(folder: Path, tmp_path: Path) -> None:
     run = kept(records.read(folder))
-    path = Store(tmp_path).path(run)
-    Store(tmp_path).keep(run)
-    values = json.loads(path.read_text())
-    del values["config"]["weights"]
-    path.write_text(json.dumps(values))
-    assert E in Store(tmp_path).runs
+    config = {name: value for name, value in run.config.items() if name != "weights"}
+    old = replace(run, config=config, name=name_of(E, config))
+    assert old.name != run.name  # its checksum is that of its time
+    Store(tmp_path).keep(old)
+    assert Store(tmp_path).runs == {E: old}
 
 
 @pytest.mark.parametrize(("name", "version", "fits"), [("torch", "1.0", False), ("python", None, True)])
@@ -67,13 +69,73 @@ def test_other_versions_are_not_taken(folder: Path, tmp_path: Path, name: str, v
     Store(tmp_path).keep(type(run)(**{**run.__dict__, "versions": {**run.versions, name: version or patch}}))
     store = Store(tmp_path)
     assert (E in store.runs, store.outdated) == ((True, 0) if fits else (False, 1))
+    # which, and each once
+    assert store.differing == ([] if fits else [f"torch 1.0 there, {records.versions()['torch']} here"])
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"name": 1}', "[]", '{"name": "half'])
-def test_a_corrupt_record_is_named(folder: Path, tmp_path: Path, text: str) -> None:
+def refusal(folder: Path) -> str:
+    """What is said of the one record in a folder, between its name and what to do."""
+    with pytest.raises(InputError) as caught:
+        Store(folder)
+    (path,), line = folder.iterdir(), str(caught.value)
+    before, after = f"{path} is not the record of a run: ", "; remove it, and the run is done again"
+    assert line.startswith(before) and line.endswith(after) and "\n" not in line
+    return line[len(before) : -len(after)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "it is not JSON"),
+        ('{"name": "half', "it is not JSON"),
+        ("[]", "it is not a JSON object with named values"),
+        ("{}", "it lacks name"),
+        ('{"name": 1}', "its name: input should be a valid string"),
+    ],
+)
+def test_a_corrupt_record_is_named(tmp_path: Path, text: str, wrong: str) -> None:
     (tmp_path / "broken.json").write_text(text)
-    with pytest.raises(InputError, match=r"broken\.json is not the record of a run .*remove it"):
-        Store(tmp_path)
+    assert refusal(tmp_path) == wrong
+
+
+Change = Callable[[dict[str, Any]], object]
+CHANGES: dict[str, Change] = {
+    "it lacks versions": lambda r: r.pop("versions"),
+    "its status: input should be 'finished', 'diverged' or 'unfinished'": lambda r: r.update(status="done"),
+    "its rounds.1: input should be a valid integer, unable to parse string as an integer": lambda r: r.update(
+        rounds=[0, "two", 4, 6]
+    ),
+    "its name is another": lambda r: r.update(name="another"),
+    "its config has --mu -1.0: input should be greater than 0": lambda r: r["config"].update(mu=-1.0),
+    "its config is that of synthetic-K4-T6-dr-dsgd-mu5-seed0": lambda r: r["config"].update(mu=5.0),
+    "its last round is 4 of 6, but it says finished": lambda r: r["rounds"].pop(),
+    "it is of no run that is over": lambda r: r.update(status="unfinished"),
+    "its curves.local.worst has 3 values, not 4": lambda r: r["curves"]["local"]["worst"].pop(),
+    "its curves.consensus.stdev has 0 values, not 4": lambda r: r["curves"]["consensus"].pop("stdev"),
+    "its weight has 5 values, not 4": lambda r: r["weight"].append(1.0),
+    "its per_device.consensus has 3 values, not 4": lambda r: r["per_device"]["consensus"].pop(),
+    "its curves.consensus.worst ends at 99.5, its lowest per_device.consensus is": lambda r: r["curves"][
+        "consensus"
+    ].update(worst=[0.0, 0.0, 0.0, 99.5]),
+}
+
+
+@pytest.mark.parametrize("wrong", CHANGES)
+def test_a_record_that_contradicts_itself_is_refused(folder: Path, tmp_path: Path, wrong: str) -> None:
+    run = kept(records.read(folder))
+    Store(tmp_path).keep(run)
+    path = Store(tmp_path).path(run)
+    values = json.loads(path.read_text())
+    CHANGES[wrong](values)
+    path.write_text(json.dumps(values))
+    assert refusal(tmp_path).startswith(wrong)
+
+
+def test_a_record_under_another_name_is_refused(folder: Path, tmp_path: Path) -> None:
+    run = kept(records.read(folder))
+    Store(tmp_path).keep(run)
+    Store(tmp_path).path(run).rename(tmp_path / "mine.json")
+    assert refusal(tmp_path) == f"its name is {run.name}"
 
 
 def test_a_half_written_file_is_not_seen(folder: Path, tmp_path: Path) -> None:

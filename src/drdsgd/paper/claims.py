@@ -8,6 +8,7 @@ interval of their mean (Student's t, n - 1 degrees of freedom).
     holds in part   all of it is, but the mean has less; or some parts of a claim come out, and others do not
     does not hold   all of the interval is below half of the paper's number; without a number, below zero
     cannot be told  the interval holds both, or there are fewer than two seeds
+    not run yet     no run of it is done
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Literal
 from drdsgd.summary import Estimate
 
 __all__ = [
+    "NOT_RUN",
     "Claim",
     "Finding",
     "Verdict",
@@ -42,7 +44,10 @@ class Finding:
     """What was measured, in words, and the verdict on it."""
 
     ours: str
-    verdict: Verdict
+    verdict: Verdict | Literal["not run yet"]
+
+
+NOT_RUN = Finding("no run is done", "not run yet")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ curves as far as it got, and the legend says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, cycle
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from matplotlib.patches import Patch
 from drdsgd import plots
 from drdsgd.experiment import make_graph
 from drdsgd.paper import fair, table1
+from drdsgd.paper.fair import ALGORITHMS
 from drdsgd.paper.plan import Comparison, DataName, Group, Settings
 from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.plots import COLOURS, PANELS
@@ -44,10 +45,9 @@ __all__ = [
 ]
 
 Cases = Mapping[str, Comparison]
-Dash = Literal["-", "--", ""]
+Dash = Literal["-", ""]
 
 MODELS: dict[Kind, str] = {"consensus": "Consensus model", "local": "Local models"}
-DASHES: dict[str, Dash] = {"DSGD": "--", "DR-DSGD": "-"}
 # the first two are DSGD's and DR-DSGD's, so what is told apart by colour beside them has others
 OTHERS = COLOURS[2:]
 INK = "#333333"
@@ -92,7 +92,8 @@ def curves_figure(c: Comparison, s: Settings, done: Done) -> Figure:
     for axes, (title, _) in zip(grid[0], PANELS.values(), strict=True):
         axes.set_title(title)
     _finish(grid, [c] * 3)
-    figure.suptitle(f"{_data(c.data, s)}, K = {c.fields['devices']}, T = {c.fields['rounds']}, μ = {c.mu:g}")
+    K, T, p = (c.fields[name] for name in ("devices", "rounds", "p"))
+    figure.suptitle(f"{_data(c.data, s)}, K = {K}, T = {T}, μ = {c.mu:g}, p = {p:g}")
     keys = [
         _key(" · ".join([label, *_state([group], done)]), colour)
         for (label, group), colour in zip(pair.items(), COLOURS, strict=False)
@@ -107,23 +108,24 @@ def denser(cases: Mapping[DataName, Cases], s: Settings, done: Done, stem: Path)
 
 
 def denser_figure(cases: Mapping[DataName, Cases], s: Settings, done: Done) -> Figure:
-    """Two rows (models), a column per data set; a colour per graph, dashes for DSGD."""
-    figure = Figure(figsize=(1.8 + 4.0 * len(cases), 6.4), layout="constrained")
-    grid = figure.subplots(2, len(cases), sharex="col", sharey=True, squeeze=False)
-    colours = dict(zip(dict.fromkeys(chain(*cases.values())), cycle(OTHERS), strict=False))
-    for row, kind in zip(grid, KINDS, strict=True):
-        for axes, by_name in zip(row, cases.values(), strict=True):
-            for name, c in by_name.items():
-                for label, group in c.pair(s).items():
-                    _draw_runs(axes, group.runs(done), kind, "worst", colours[name], DASHES[label], alpha=0.12)
-        row[0].set_ylabel(_worst())
-    for axes, data in zip(grid[0], cases, strict=True):
-        axes.set_title(_data(data, s))
-    _finish(grid, [next(iter(by_name.values())) for by_name in cases.values()])
-    keys = [_key(name, colour) for name, colour in colours.items()]
-    keys += [_key(label, INK, dash) for label, dash in reversed(DASHES.items())]
+    """For each data set two rows (models) and a column per graph: six curves in one panel would hide each other."""
+    columns = max(len(by_name) for by_name in cases.values())
+    figure = Figure(figsize=(1.8 + 2.9 * columns, 1.0 + 4.6 * len(cases)), layout="constrained")
+    parts = figure.subfigures(len(cases), 1, squeeze=False)[:, 0]
+    for part, (data, by_name) in zip(parts, cases.items(), strict=True):
+        part.suptitle(_data(data, s), weight="bold")
+        grid = part.subplots(2, columns, sharex=True, sharey=True, squeeze=False)
+        for row, kind in zip(grid, KINDS, strict=True):
+            for axes, c in zip(row, by_name.values(), strict=True):
+                for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
+                    _draw_runs(axes, group.runs(done), kind, "worst", colour)
+            row[0].set_ylabel(_worst())
+        for axes, name in zip(grid[0], by_name, strict=True):
+            axes.set_title(name, weight="normal")
+        _finish(grid, list(by_name.values()))
+    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
     keys += _exceptions([c for by_name in cases.values() for c in by_name.values()], s, done)
-    figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), 6))
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
     return figure
 
 
@@ -149,20 +151,18 @@ def topologies_figure(cases: Cases, s: Settings, done: Done) -> Figure:
             axes.tick_params(labelleft=axes is row[0])
         row[0].set_ylabel(_worst())
     _finish(grid, list(cases.values()))
-    keys = [_key(label, colour) for label, colour in zip(DASHES, COLOURS, strict=False)]
+    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
     keys += _exceptions(cases.values(), s, done)
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
     return figure
 
 
-def _draw_runs(
-    axes: Axes, runs: Sequence[Kept], kind: Kind, measure: Measure, colour: str, dash: Dash = "-", alpha: float = 0.18
-) -> None:
+def _draw_runs(axes: Axes, runs: Sequence[Kept], kind: Kind, measure: Measure, colour: str) -> None:
     """A curve, and marks where runs diverged; nothing where there is no run."""
     if not runs:
         return
     points = over_rounds([dict(zip(run.rounds, run.curves[kind][measure], strict=True)) for run in runs])
-    plots.draw_curve(axes, points, colour, dash, alpha)
+    plots.draw_curve(axes, points, colour)
     for run in runs:
         plots.draw_end(axes, run.status, run.rounds[-1], run.final(kind, measure), colour)
 

@@ -9,7 +9,8 @@ each comparison of the paper stand
 
 The best eta is chosen on validation data cut from the training set, with seeds that are not reported, by the
 consensus model's worst accuracy (the average decides between equals). Test data choose nothing. The grid grows at
-either end as long as the best of either algorithm lies there, and is the same for both.
+either end as long as the best of either algorithm lies there, and is the same for both. Multiple 1 is the paper's eta
+itself, to the last digit.
 """
 
 from __future__ import annotations
@@ -20,12 +21,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from drdsgd.paper.claims import paired
 from drdsgd.paper.plan import Comparison, DataName, Group, Settings, waiting
-from drdsgd.paper.store import Done, ends
+from drdsgd.paper.store import Done, Kept, ends
 from drdsgd.summary import Estimate, Kind, Measure
 
-__all__ = ["ALGORITHMS", "SCHEDULES", "Gain", "best", "gain", "grid", "matched", "sides", "trial", "trials", "variants"]
+__all__ = [
+    "ALGORITHMS",
+    "SCHEDULES",
+    "Gain",
+    "best",
+    "chosen_by",
+    "gain",
+    "grid",
+    "matched",
+    "paired_runs",
+    "sides",
+    "swing",
+    "trial",
+    "trials",
+    "variants",
+]  # fmt: skip
 
 Algorithm = Literal["dsgd", "dr-dsgd"]
 Schedule = Literal["constant", "linear"]
@@ -33,7 +48,6 @@ Schedule = Literal["constant", "linear"]
 ALGORITHMS: dict[Algorithm, str] = {"dsgd": "DSGD", "dr-dsgd": "DR-DSGD"}
 SCHEDULES: dict[Schedule, str] = {"constant": "best eta", "linear": "best eta, falling"}
 MATCHED = "DSGD, matched step"
-_SAME = ("DSGD", "DR-DSGD", MATCHED)
 VALIDATION = 0.1
 # multiples of sqrt(K / T) that are tried at first and at last, and with how many seeds: a run on CIFAR-10 takes thirty
 # times as long
@@ -44,13 +58,18 @@ _SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
 
 def trial(c: Comparison, s: Settings, algorithm: Algorithm, schedule: Schedule, multiple: float) -> Group:
     """The runs on validation data at a multiple of the paper's eta."""
-    at, wanted = c.tuned_at or c, 1 if s.quick else _SEEDS[c.data]
-    seeds = itertools.islice((seed for seed in itertools.count(100) if seed not in s.seeds), wanted)
+    at = c.tuned_at or c
+    seeds = itertools.islice((seed for seed in itertools.count(100) if seed not in s.seeds), chosen_by(s, c.data))
     return at.group(
         Settings(tuple(seeds), s.rounds, s.quick), algorithm,
-        eta=_rounded(multiple * at.pair(s)["DSGD"].example.eta), eta_schedule=schedule, validation=VALIDATION,
+        eta=_times(multiple, at.pair(s)["DSGD"].example.eta), eta_schedule=schedule, validation=VALIDATION,
         eval_every=at.fields["rounds"],
     )  # fmt: skip
+
+
+def chosen_by(s: Settings, data: DataName) -> int:
+    """The number of seeds that choose the best eta."""
+    return 1 if s.quick else _SEEDS[data]
 
 
 def grid(c: Comparison, s: Settings, schedule: Schedule, done: Done) -> list[float]:
@@ -115,7 +134,9 @@ def variants(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
     def add(label: str, algorithm: Algorithm, step: float | None, known: bool, schedule: Schedule = "constant") -> None:
         if step is None and known:
             return
-        group = c.group(s, algorithm, eta=_rounded(step or eta), eta_schedule=schedule, eval_every=rounds)
+        group = c.group(s, algorithm, eta=step or eta, eta_schedule=schedule, eval_every=rounds)
+        if known and (step, schedule) == (eta, "constant"):
+            group = c.group(s, algorithm)  # the paper's own runs, which need not be done again
         found[label] = group if known else waiting(group)
 
     add(MATCHED, "dsgd", matched(c, s, done), _done([c.pair(s)["DR-DSGD"]], done))
@@ -124,7 +145,7 @@ def variants(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
         for algorithm, label in ALGORITHMS.items():
             tried = [trial(c, s, one, schedule, multiple) for one in ALGORITHMS for multiple in multiples]
             multiple = best(c, s, algorithm, schedule, done)
-            step = None if multiple is None else multiple * eta
+            step = None if multiple is None else _times(multiple, eta)
             add(f"{label}, {name}", algorithm, step, _done(tried, done), schedule)
     return found
 
@@ -153,22 +174,62 @@ def sides(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
     return {**c.pair(s), **variants(c, s, done)}
 
 
+# the sides whose difference a gain is
+_OF = {
+    "same_eta": ("DR-DSGD", "DSGD"),
+    "step": (MATCHED, "DSGD"),
+    "rest": ("DR-DSGD", MATCHED),
+    "best": tuple(f"{label}, {SCHEDULES['constant']}" for label in ("DR-DSGD", "DSGD")),
+    "falling": tuple(f"{label}, {SCHEDULES['linear']}" for label in ("DR-DSGD", "DSGD")),
+}
+
+
+def paired_runs(sides: Mapping[str, Group], done: Done) -> dict[str, list[tuple[Kept, Kept]]]:
+    """For every gain the finished runs that it is made of, in pairs of the same seed."""
+    ended = {
+        label: {run.experiment.seed: run for run in group.runs(done) if run.status == "finished"}
+        for label, group in sides.items()
+        if group.ready
+    }
+    alike = ["DSGD", "DR-DSGD", *([MATCHED] if ended.get(MATCHED) else [])]
+    found = {}
+    for gain, (one, other) in _OF.items():
+        # those at the same eta over the same seeds, so that they add up
+        needed = {one, other, *(alike if {one, other} & {*alike} else [])}
+        seeds = set.intersection(*(set(ended.get(label, {})) for label in needed))
+        found[gain] = [(ended[one][seed], ended[other][seed]) for seed in sorted(seeds)]
+    return found
+
+
 def gain(sides: Mapping[str, Group], done: Done, kind: Kind, measure: Measure) -> Gain:
     """How much of the gain at the same eta is left when steps are matched, or tuned; all paired by seed."""
-    at_end = {label: ends(group.runs(done), kind, measure) for label, group in sides.items() if group.ready}
+    return Gain(**{
+        name: Estimate.over([a.final(kind, measure) - b.final(kind, measure) for a, b in pairs])
+        for name, pairs in paired_runs(sides, done).items()
+    })  # fmt: skip
 
-    def of(label: str) -> dict[int, float]:
-        return at_end.get(label, {})
 
-    # without a matched step there is still a gain at the same eta
-    seeds = of("DSGD").keys() & of("DR-DSGD").keys() & (of(MATCHED) or of("DSGD")).keys()
-    dsgd, dr_dsgd, step = ({seed: value for seed, value in of(label).items() if seed in seeds} for label in _SAME)
-    return Gain(
-        paired(dr_dsgd, dsgd),
-        paired(step, dsgd),
-        paired(dr_dsgd, step),
-        *(paired(of(f"DR-DSGD, {name}"), of(f"DSGD, {name}")) for name in SCHEDULES.values()),
-    )
+def swing(comparisons: Sequence[Comparison], s: Settings, done: Done) -> tuple[float, float] | None:
+    """The lowest and highest worst accuracy over seeds of one algorithm at the paper's eta, where they differ most.
+
+    It is that of the consensus model; None where no setting has two seeds that finished.
+    """
+    found = [
+        (min(worst), max(worst))
+        for c in comparisons
+        for group in c.pair(s).values()
+        if len(worst := ends(group.runs(done), "consensus", "worst").values()) > 1
+    ]
+    return max(found, key=lambda ends: ends[1] - ends[0], default=None)
+
+
+def _times(multiple: float, eta: float) -> float:
+    """That multiple of the paper's eta: the paper's own to the last digit, others such that they can be typed.
+
+    >>> _times(1.0, 0.18257418), _times(2.0, 0.18257418)
+    (0.18257418, 0.365)
+    """
+    return eta if multiple == 1 else _rounded(multiple * eta)
 
 
 def _rounded(eta: float) -> float:

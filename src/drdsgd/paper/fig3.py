@@ -40,24 +40,23 @@ def claims(s: Settings, done: Done) -> list[Claim]:
     def reduced(c: Comparison, kind: Kind) -> Finding:
         fall, average = log_fall(c, s, done, kind), pairs.difference(c, s, done, kind, "average")
         verdict = both(more(fall, math.log(1 / 0.7)), no_price(average))
-        return Finding(
-            f"variance {percent(fall)}, average {pairs.points(average, s)}", pairs.judged(c, s, done, verdict)
-        )
+        words = f"variance {percent(fall)}, average {pairs.points(average, s)}"
+        return pairs.found([c], s, done, Finding(words, pairs.judged(c, s, done, verdict)))
 
     def lower(c: Comparison, kind: Kind) -> Finding:
         fall = log_fall(c, s, done, kind)
-        return Finding(f"variance {percent(fall)}", pairs.judged(c, s, done, more(fall)))
+        return pairs.found([c], s, done, Finding(f"variance {percent(fall)}", pairs.judged(c, s, done, more(fall))))
 
     ratio = "of log(DSGD's variance / DR-DSGD's), "
     return [
         Claim(
             "Fashion-MNIST: the variance over devices falls by 60 % at almost the same average", "−60 %",
-            f"{ratio}{pairs.rule(' and the variance falls by at least 30 % (in part if less)')}; and for the average: "
-            f"{pairs.NO_PRICE}; of the two, the worse",
+            f"{ratio}{pairs.rule('above zero', 'below a fall by 30 %', 'the variance falls by less than 30 %')}; and "
+            f"for the average: {pairs.NO_PRICE}; of the two, the worse",
             pairs.findings([fashion], reduced),
         ),
         Claim(
-            "CIFAR-10: the variance over devices is lower", "lower", ratio + pairs.rule(""),
+            "CIFAR-10: the variance over devices is lower", "lower", ratio + pairs.rule(),
             pairs.findings([cifar], lower),
         ),
     ]  # fmt: skip

@@ -64,4 +64,4 @@ def denser(by_p: list[Comparison], s: Settings, done: Done, kind: Kind) -> Findi
         steps = [ends(c.pair(s)[label].runs(done), kind, "worst") for c in by_p]
         verdicts.append(trend(steps, 1))
         words.append(f"{label}: " + ", ".join(str(Estimate.over(list(step.values()))) for step in steps))
-    return Finding("; ".join(words), together(verdicts))
+    return pairs.found(by_p, s, done, Finding("; ".join(words), together(verdicts)))

@@ -61,4 +61,4 @@ def faster(one: Comparison, other: Comparison, s: Settings, done: Done, kind: Ki
         d = paired(*(pairs.area(c.pair(s)[label].runs(done), kind) for c in (one, other)))
         words.append(f"{label}: {pairs.points(d, s)}")
         verdicts.append(more(d))
-    return Finding("; ".join(words), together(verdicts))
+    return pairs.found([one, other], s, done, Finding("; ".join(words), together(verdicts)))

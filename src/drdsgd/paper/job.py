@@ -20,6 +20,7 @@ from drdsgd.errors import InputError, InUse
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
 from drdsgd.options import spelling
+from drdsgd.paper import spoilt
 from drdsgd.paper.plan import Group, Settings, cost
 from drdsgd.paper.store import Done, Kept, Store, kept, name_of
 
@@ -31,20 +32,23 @@ Plan = Callable[[Done], Sequence[Group]]
 
 
 def check_folder(out: Path, s: Settings) -> None:
-    """Refuse a folder that holds the results of other settings; note these settings in one that holds none."""
+    """Refuse a folder that holds something else, or results of other settings; note these in one that holds none."""
+    for file, what in (("study.toml", "comparison"), ("config.toml", "run")):
+        if (out / file).exists():
+            raise InputError(f"--out {out} holds a {what} ({file}): give another folder")
     path = out / "settings.json"
     now = json.loads(json.dumps(asdict(s)))
     if path.exists():
         try:
-            before = json.loads(path.read_bytes())
-            differing = next((name for name in now if before[name] != now[name]), None)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is corrupt ({error!r}); remove it if the folder is yours to overwrite") from None
-        if differing is not None:
-            raise InputError(
-                f"{out} holds results {_said(differing, before[differing])}, not {_said(differing, now[differing])}: "
-                "give the same options, or another --out"
-            )
+            before = spoilt.parsed(path.read_bytes())
+            spoilt.lacking(before, *now)
+        except InputError as error:
+            raise InputError(f"{path} is corrupt: {error}; remove it if the folder is yours to overwrite") from None
+        # what makes most of a difference first
+        differing = [name for name in ("quick", "rounds", "seeds") if before[name] != now[name]]
+        if differing:
+            there, here = (" and ".join(_said(name, some[name]) for name in differing) for some in (before, now))
+            raise InputError(f"{out} holds results {there}, not {here}: give the same options, or another --out")
     write_text(path, json.dumps(now) + "\n")
 
 
@@ -60,11 +64,17 @@ def _said(name: str, value: object) -> str:
     return f"with {spelling(name)}{said}"
 
 
-def check_data(plan: Iterable[Group]) -> None:
-    """Refuse to begin where a data set is missing; the error says how to get it."""
-    for name in sorted({group.example.dataset for group in plan}):
+def check_data(plan: Iterable[Group], done: Done) -> None:
+    """Refuse to begin where a data set of runs that are to be done is missing; the error says how to get it."""
+    todo = (group for group in plan if not group.ready or missing([group], done))
+    for name in sorted({group.example.dataset for group in todo}):
         if name in datasets.KNOWN:
-            datasets.find(name)
+            try:
+                datasets.find(name)
+            except InputError as error:
+                # there is no option for it here, but this is looked at everywhere
+                said = str(error).removesuffix(", or name its folder")
+                raise InputError(f"{said}, or set DRDSGD_DATA to a folder that has it as {name}/") from None
 
 
 def missing(plan: Iterable[Group], done: Done) -> list[Experiment]:

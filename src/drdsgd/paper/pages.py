@@ -111,7 +111,8 @@ def _html(block: Block) -> str:
 
 def _mark(cell: str) -> str:
     """A cell; a verdict gets a colour beside its words."""
-    kinds = {"holds": "good", "holds in part": "part", "does not hold": "bad", "cannot be told": "none"}
+    kinds = {"holds": "good", "holds in part": "part", "does not hold": "bad"}
+    kinds |= dict.fromkeys(("cannot be told", "not run yet"), "none")
     return f'<span class="{kinds[cell]}">{cell}</span>' if cell in kinds else escape(cell)
 
 

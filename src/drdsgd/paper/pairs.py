@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from drdsgd.paper.claims import Claim, Finding, Verdict, despite, less, more, no_price, paired, together
+from drdsgd.paper.claims import NOT_RUN, Claim, Finding, Verdict, despite, less, more, no_price, paired, together
 from drdsgd.paper.plan import Comparison, Settings
 from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.summary import KINDS, Estimate, Kind, Measure
@@ -21,6 +21,7 @@ __all__ = [
     "fewer_rounds",
     "findings",
     "first_round",
+    "found",
     "judge_rounds",
     "judged",
     "points",
@@ -29,6 +30,8 @@ __all__ = [
     "worst",
 ]  # fmt: skip
 
+# percent: where the worst-off devices of both algorithms are below it, a difference between them says little
+FLOOR = 5.0
 LOST = "with diverged runs of DR-DSGD in part at most, and not at all if most diverge"
 NO_PRICE = (
     "holds if the 95 % interval of the paired difference is above -2 points, in part if its mean is, does not if the "
@@ -36,11 +39,16 @@ NO_PRICE = (
 )
 
 
-def rule(enough: str, side: str = "above zero") -> str:
-    """The rule of `claims.more` in words."""
+def rule(holds: str = "above zero", fails: str = "below zero", in_part: str = "") -> str:
+    """The rule of `claims.more` in words: where the interval is, and when a clear difference is not enough.
+
+    >>> rule().split(";")[0]
+    'by the 95 % t-interval of the paired difference: holds if it is above zero, else does not if it is below zero, ...'
+    """
     return (
-        f"by the 95 % t-interval of the paired difference: holds if it is {side}{enough}, does not if it is on the "
-        f"other side{' of that' if enough else ''}, else it cannot be told; {LOST}"
+        f"by the 95 % t-interval of the paired difference: holds if it is {holds}"
+        + (f" (in part if {in_part})" if in_part else "")
+        + f", else does not if it is {fails}, else it cannot be told; {LOST}"
     )
 
 
@@ -57,6 +65,12 @@ def judged(c: Comparison, s: Settings, done: Done, verdict: Verdict) -> Verdict:
     return despite(diverged(runs), len(runs), verdict)
 
 
+def found(comparisons: Iterable[Comparison], s: Settings, done: Done, finding: Finding) -> Finding:
+    """A finding on comparisons; one of which no run is done can't be one."""
+    begun = any(group.runs(done) for c in comparisons for group in c.pair(s).values())
+    return finding if begun else NOT_RUN
+
+
 def findings(comparisons: Sequence[Comparison], find: Callable[[Comparison, Kind], Finding]) -> dict[str, Finding]:
     """A finding for every comparison and kind of model."""
     return {
@@ -64,7 +78,7 @@ def findings(comparisons: Sequence[Comparison], find: Callable[[Comparison, Kind
     }
 
 
-def points(d: Estimate, s: Settings) -> str:
+def points(d: Estimate, s: Settings, note: str = "") -> str:
     """A difference in words.
 
     >>> points(Estimate(1.5, 0.5, 4), Settings())
@@ -75,7 +89,17 @@ def points(d: Estimate, s: Settings) -> str:
     low, high = d.interval
     notes = [f"95 %: {low:+.1f} to {high:+.1f}".replace("-", "−")] if d.n > 1 else []
     notes += [f"{d.n} of {len(s.seeds)} pairs finished"] if d.n < len(s.seeds) else []
+    notes += [note] if note else []
     return f"{d.format('+')} points" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _floor(c: Comparison, s: Settings, done: Done, kind: Kind) -> str:
+    """A note on a difference of worst accuracies that are both next to nothing; empty where they are not."""
+    worst = {label: ends(group.runs(done), kind, "worst").values() for label, group in c.pair(s).items()}
+    if not all(values and statistics.fmean(values) < FLOOR for values in worst.values()):
+        return ""
+    there = ", ".join(f"{label} {statistics.fmean(values):.1f} %" for label, values in worst.items())
+    return f"both near the floor, {there}"
 
 
 def _claim(
@@ -84,7 +108,8 @@ def _claim(
 ) -> Claim:  # fmt: skip
     def find(c: Comparison, kind: Kind) -> Finding:
         d = difference(c, s, done, kind, measure)
-        return Finding(points(d, s), judged(c, s, done, verdict(d)))
+        note = _floor(c, s, done, kind) if measure == "worst" else ""
+        return found([c], s, done, Finding(points(d, s, note), judged(c, s, done, verdict(d))))
 
     return Claim(text, paper, rule, findings(comparisons, find))
 
@@ -93,7 +118,7 @@ def worst(comparisons: Sequence[Comparison], s: Settings, done: Done, number: fl
     """The worst accuracy is `number` points above DSGD's."""
     return _claim(
         "The worst-off device is served better than by DSGD", f"about +{number:g} points",
-        rule(f" and its mean at least {number / 2:g} points (in part if less)"),
+        rule("above zero", f"below {number / 2:g} points", f"its mean is less than {number / 2:g} points"),
         "worst", lambda d: more(d, number / 2), comparisons, s, done,
     )  # fmt: skip
 
@@ -109,18 +134,20 @@ def average(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Claim
 def stdev(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Claim:
     """The standard deviation over devices is below DSGD's."""
     return _claim(
-        "The STDEV over devices is smaller", "smaller", rule("", "below zero"), "stdev", less, comparisons, s, done
-    )
+        "The STDEV over devices is smaller", "smaller", rule("below zero", "above zero"),
+        "stdev", less, comparisons, s, done,
+    )  # fmt: skip
 
 
 def above_each(cases: Mapping[str, Comparison], s: Settings, done: Done, kind: Kind) -> Finding:
     """Whether the worst accuracy is above DSGD's in each of several settings."""
-    found = {name: difference(c, s, done, kind, "worst") for name, c in cases.items()}
-    words = "; ".join(f"{name}: {points(d, s)}" for name, d in found.items())
-    return Finding(words, together([judged(c, s, done, more(found[name])) for name, c in cases.items()]))
+    gains = {name: difference(c, s, done, kind, "worst") for name, c in cases.items()}
+    words = "; ".join(f"{name}: {points(gains[name], s, _floor(c, s, done, kind))}" for name, c in cases.items())
+    verdict = together([judged(c, s, done, more(gains[name])) for name, c in cases.items()])
+    return found(cases.values(), s, done, Finding(words, verdict))
 
 
-EACH = f"for each {rule('')}; for all, in part if it holds for some only, not if for none"
+EACH = f"for each {rule()}; for all, in part if it holds for some only, not if for none"
 
 
 def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goal: float, times: float) -> Claim:
@@ -132,14 +159,14 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
             {run.experiment.seed: first_round(run, kind, goal) for run in pair[label].runs(done)}
             for label in ("DSGD", "DR-DSGD")
         )
-        return judge_rounds(dsgd, dr_dsgd, c.fields["rounds"], times)
+        return found([c], s, done, judge_rounds(dsgd, dr_dsgd, c.fields["rounds"], times))
 
     return Claim(
         f"{goal:g} % worst accuracy takes {times:g} times fewer rounds than with DSGD",
         f"{times:g} times fewer (the abstract: up to 20)",
-        "of DSGD's rounds / DR-DSGD's, seed by seed (a run that never gets there, or diverges, counts with all rounds) "
-        f"by the 95 % t-interval of the mean logarithm: holds if it is above 1 and the mean at least {times / 2:g}, in "
-        f"part if less, does not if the interval is below {times / 2:g}, else it cannot be told",
+        "of DSGD's rounds / DR-DSGD's, seed by seed (a run that never gets there, or diverges, counts with all "
+        "rounds), by the 95 % t-interval of the geometric mean: holds if it is above 1 (in part if the mean is below "
+        f"{times / 2:g}), else does not if it is below {times / 2:g}, else it cannot be told",
         findings(comparisons, find),
     )
 
@@ -156,7 +183,7 @@ def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | Non
     """The finding on rounds that both algorithms took, by seed (None: not within T).
 
     >>> judge_rounds({0: None, 1: 90, 2: 100}, {0: 10, 1: 9, 2: 11}, T=100, times=10)
-    Finding(ours='9.7 times fewer (at most 10.0; DR-DSGD gets there in 3 of 3 seeds, DSGD in 2)', verdict='holds')
+    Finding(ours='9.7 times fewer (95 %: 8.4 to 11.1; DR-DSGD gets there in 3 of 3 seeds, DSGD in 2)', verdict='holds')
     >>> judge_rounds({0: None, 1: 90}, {0: None, 1: None}, T=100, times=10).verdict
     'does not hold'
     """
@@ -165,9 +192,10 @@ def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | Non
     if not ratios:
         return Finding("no pair is done", "cannot be told")
     logs = Estimate.over([math.log(ratio) for ratio in ratios])
+    low, high = (f"{math.exp(end):.1f}" for end in logs.interval) if logs.n > 1 else ("", "")
+    within = f"95 %: {low} to {high}; " if logs.n > 1 else ""
     there = f"DR-DSGD gets there in {_count(dr_dsgd, seeds)} of {len(seeds)} seeds, DSGD in {_count(dsgd, seeds)}"
-    words = f"{math.exp(logs.mean):.1f} times fewer (at most {max(ratios):.1f}; {there})"
-    return Finding(words, more(logs, math.log(times / 2)))
+    return Finding(f"{math.exp(logs.mean):.1f} times fewer ({within}{there})", more(logs, math.log(times / 2)))
 
 
 def _count(rounds: Mapping[int, int | None], seeds: Sequence[int]) -> int:

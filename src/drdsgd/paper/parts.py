@@ -70,7 +70,8 @@ def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path,
         for c in module.comparisons(s):
             stem = folder / f"T{c.fields['rounds']}"
             draw.curves(c, s, done, stem)
-            found[stem] = f"Average, worst and STDEV of test accuracy against rounds, {c.data}, {c.name}{BANDS}"
+            place = f"{c.data}, {c.name}, p = {c.fields['p']:g}"
+            found[stem] = f"Average, worst and STDEV of test accuracy against rounds, {place}{BANDS}"
         return found
 
     return drawn
@@ -78,7 +79,8 @@ def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path,
 
 def _draw_spread(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     draw.spread(fig3.comparisons(s), s, done, folder / "spread")
-    return {folder / "spread": "Distribution of the devices' final test accuracies, all seeds together"}
+    shows = "Distribution of the devices' final test accuracies, all seeds together; dashed lines: their means"
+    return {folder / "spread": shows}
 
 
 def _draw_denser(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
@@ -88,7 +90,8 @@ def _draw_denser(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
 
 def _draw_topologies(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     draw.topologies(fig5.cases(s), s, done, folder / "worst")
-    return {folder / "worst": f"Geometric, ring and grid graph, and worst test accuracy against rounds{BANDS}"}
+    drawn = f"Geometric (that of seed {s.seeds[0]}; every seed has another), ring and grid graph"
+    return {folder / "worst": f"{drawn}, and worst test accuracy against rounds{BANDS}"}
 
 
 def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
@@ -97,7 +100,8 @@ def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     return {
         folder
         / "table": "Average, worst 10 % and STDEV against mu, ours (bars: one standard error) and the printed ones",
-        folder / "readings": "Mean distance from the printed table, for every reading of what the paper leaves open",
+        folder / "readings": "Mean distance from the printed table, for every reading of what the paper leaves open; "
+        "first those of which no run diverged",
     }
 
 

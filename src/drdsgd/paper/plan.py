@@ -8,6 +8,7 @@ there, and until then stands for what it will cost.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -74,7 +75,7 @@ class Group:
     @staticmethod
     def of(s: Settings, fields: Mapping[str, Any], *, ready: bool = True) -> Group:
         """The setting with these fields, for every seed."""
-        return Group(tuple(Experiment(**fields, seed=seed) for seed in s.seeds), ready)
+        return Group(_experiments(s.seeds, tuple(fields.items())), ready)
 
     @property
     def example(self) -> Experiment:
@@ -82,8 +83,13 @@ class Group:
         return self.experiments[0]
 
     def runs(self, done: Done) -> list[Kept]:
-        """Those of its runs that are done."""
-        return [done[e] for e in self.experiments if e in done]
+        """Those of its runs that are done; none while it is not ready, as it only stands for others then."""
+        return [done[e] for e in self.experiments if e in done] if self.ready else []
+
+
+@functools.cache  # every table and figure asks again, and each is checked when it is made
+def _experiments(seeds: tuple[int, ...], fields: tuple[tuple[str, Any], ...]) -> tuple[Experiment, ...]:
+    return tuple(Experiment(**dict(fields), seed=seed) for seed in seeds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from drdsgd import records
-from drdsgd.errors import InputError, one_line
+from pydantic import TypeAdapter
+
+from drdsgd import league, records
+from drdsgd.errors import InputError
 from drdsgd.files import write_text
-from drdsgd.paper import draw, fair, job, pages, results, theory
+from drdsgd.paper import draw, fair, job, pages, results, spoilt, theory
 from drdsgd.paper.claims import Claim
 from drdsgd.paper.pages import Block, Heading, Picture, Text
 from drdsgd.paper.parts import PARTS, Part
-from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Done, Kept, Store, same_versions
+from drdsgd.paper.plan import Comparison, Group, Settings
+from drdsgd.paper.store import Done, Kept, Store, other_versions
 from drdsgd.records import Folder
 
 __all__ = ["NAMES", "reproduce"]
 
-NAMES = (*PARTS, "theory", "all")
+NAMES = (*PARTS, "theory", "league", "all")
 TITLE = "DR-DSGD, reproduced"
 # about how many it takes on one core
 THEORY_SECONDS = 240.0
@@ -39,22 +42,30 @@ def reproduce(
     """Do what these figures and tables need and is not done yet, write what came out, and give the claims of each.
 
     `known` is a folder of records that are taken where they fit; with `only_known` nothing else is done, and what came
-    out is that of the runs that are there. All parts together also become a page, as `README.md` and `report.html`.
+    out is that of the runs that are there. All parts together also become a page, as `README.md` and `report.html`; the
+    league has one of its own.
     """
     chosen = [name for name in (*PARTS, "theory") if name in names or "all" in names]
     parts = {name: PARTS[name] for name in chosen if name in PARTS}
 
     def plan(done: Done) -> list[Group]:
-        return [group for part in parts.values() for group in part.groups(s, done)]
+        found = [group for part in parts.values() for group in part.groups(s, done)]
+        return found + league.groups(s, done) if "league" in names else found
 
-    if not only_known:
-        job.check_data(plan({}))
     with Folder(out).lock():  # two commands would do the same runs
+        store = Store(*(folders := dict.fromkeys((out / "runs", known))))
+        if not only_known:
+            job.check_data(plan(store.runs), store.runs)
         job.check_folder(out, s)
-        store = Store(*dict.fromkeys((out / "runs", known)))
+        measured = _known_theory(out / "theory", say) if "theory" in chosen else None
+        if s.quick:
+            say("--quick: a check of the whole way on the embedded digits; its verdicts say nothing of the paper")
         if store.outdated:
-            say(f"{store.outdated} records of runs were made with other versions than are installed, and are not taken")
-        measured = _known_theory(out / "theory") if "theory" in chosen else None
+            say(f"records of other versions, not taken: {store.outdated} ({'; '.join(store.differing)})")
+        if only_known and plan({}):
+            say(_how_much_is_known(plan(store.runs), store.runs, folders))
+        if only_known and "theory" in chosen and measured is None:
+            say(f"theory is not measured yet: there is no {out / 'theory' / 'results.json'} that can be taken")
         # the bar is for all of it
         later = THEORY_SECONDS if "theory" in chosen and measured is None and not only_known else 0.0
         runs = 0.0
@@ -64,11 +75,18 @@ def reproduce(
             runs = total
             watch(done, total + later, note)
 
-        if parts and not only_known:
+        if plan({}) and not only_known:
             job.do(plan, store, out / "unfinished", at_once, see)
         if later:
             measured = _theory(s, out / "theory", lambda part: watch(runs + part * later, runs + later, "theory"))
-        return _write(names, parts, s, out, store, plan, measured)
+        return _write(names, parts, s, out, store, plan, measured, say)
+
+
+def _how_much_is_known(plan: Sequence[Group], done: Done, folders: Iterable[Path]) -> str:
+    planned = {e for group in plan for e in group.experiments}
+    there = " and ".join(str(folder) for folder in folders if folder.is_dir())
+    where = there or f"nowhere: there is no folder {' or '.join(map(str, folders))}"
+    return f"{sum(e in done for e in planned)} of {len(planned)} runs are known, from {where}"
 
 
 def _write(
@@ -79,6 +97,7 @@ def _write(
     store: Store,
     plan: job.Plan,
     measured: theory.Results | None,
+    say: Callable[[str], None],
 ) -> dict[str, list[Claim]]:
     """Write what came out."""
     planned = dict.fromkeys(e for group in plan(store.runs) for e in group.experiments)
@@ -90,24 +109,33 @@ def _write(
     if measured is not None:
         claims["theory"] = theory.claims(measured)
         sections += _theory_section(measured, claims["theory"], out / "theory")
+    if "league" in names:
+        claims["league"] = league.write(s, store.runs, out / "league")
+    page = out / "README.md"
     if "all" in names:
-        page = _first(s, claims, len(runs), len(planned)) + _fair_section(s, store.runs, out / "fair")
-        page += sections + _last(s, runs)
-        write_text(out / "README.md", pages.markdown(page, out))
-        write_text(out / "report.html", pages.html(page, TITLE))
+        blocks = _first(s, claims, len(runs), len(planned)) + _fair_section(s, store.runs, out / "fair")
+        blocks += sections + _last(s, runs, out)
+        write_text(page, pages.markdown(blocks, out))
+        write_text(out / "report.html", pages.html(blocks, TITLE))
+    elif sections and page.exists() and pages.markdown(sections, out) not in page.read_text("utf-8"):
+        say(f"{page} is of before: {_command(s, out)} --only-known brings it up to date")
     return claims
 
 
-def _known_theory(folder: Path) -> theory.Results | None:
+def _known_theory(folder: Path, say: Callable[[str], None]) -> theory.Results | None:
     """The measurements on a problem with known constants that are there, if they are of the same versions."""
     path = folder / "results.json"
     try:
-        stored = json.loads(path.read_bytes())
-        return theory.from_json(stored["results"]) if same_versions(stored["versions"]) else None
+        stored = spoilt.parsed(path.read_bytes())
+        spoilt.lacking(stored, "versions", "results")
+        if others := other_versions(spoilt.validated(TypeAdapter(dict[str, str]), stored["versions"])):
+            say(f"{path} was made with other versions ({'; '.join(others)}): not taken")
+            return None
+        return theory.from_json(stored["results"])
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is corrupt ({one_line(error)}); remove it, and it is measured again") from None
+    except InputError as error:
+        raise InputError(f"{path} is corrupt: {error}; remove it, and it is measured again") from None
 
 
 def _theory(s: Settings, folder: Path, watch: Callable[[float], None]) -> theory.Results:
@@ -125,7 +153,7 @@ def _theory_section(found: theory.Results, claims: Sequence[Claim], folder: Path
         theory.draw(found, folder / f"rates.{kind}")
     return [
         Heading("Theory: Lemmas 1 and 2, Theorem 1, Corollary 1"),
-        Picture(folder / "rates.png", "Mean squared gradient norm against T, and consensus distance against its bound"),
+        Picture(folder / "rates.png", theory.SHOWN),
         results.verdict_table(claims),
     ]
 
@@ -133,6 +161,7 @@ def _theory_section(found: theory.Results, claims: Sequence[Claim], folder: Path
 def _fair_section(s: Settings, done: Done, stem: Path) -> list[Block]:
     """How much of every gain is step size, and how much robustness."""
     compared = [c for part in PARTS.values() for c in part.comparisons(s)]
+    tuned = [c for c in compared if c.tuned]
     draw.gains(compared, s, done, stem)
     return [
         Heading("Step size or robustness?"),
@@ -141,11 +170,28 @@ def _fair_section(s: Settings, done: Done, stem: Path) -> list[Block]:
             f"by {_weights(s, done)} on average. So beside each comparison of the paper stand DSGD at eta times that "
             "mean weight (what it gains over DSGD is step size; the rest is robustness, and that the weights change "
             "over rounds), and both algorithms at the step of one grid that serves the worst-off device best on "
-            "validation data, constant or falling to zero. Points of worst accuracy, paired by seed."
+            "validation data, constant or falling to zero. Points of worst accuracy, paired by seed; where some runs "
+            "diverged or are not done, how many pairs there are of how many seeds."
         ),
+        Text(f"{_sensitive(compared, s, done)} {results.noisy_choice(tuned, s)}"),
         results.gain_table(compared, s, done),
-        Picture(stem.with_name(f"{stem.name}.png"), "The gains of the consensus model, with their standard errors."),
+        Picture(
+            stem.with_name(f"{stem.name}.png"),
+            "The gains of the consensus model, with their standard errors. Open symbols are not of all seeds: runs "
+            "diverged, or are not done.",
+        ),
     ]
+
+
+def _sensitive(compared: Sequence[Comparison], s: Settings, done: Done) -> str:
+    """What a single end of a run with a constant step is worth."""
+    found = fair.swing(compared, s, done)
+    ends = "" if found is None else f"{found[0]:.1f} and {found[1]:.1f} %"
+    seeds = f"seeds of one setting end between {ends} at the paper's eta, and " if ends else ""
+    return (
+        f"With a constant step the worst accuracy of the last round is largely luck: {seeds}a change of eta by a "
+        "thousandth can move a single run by tens of points. Read differences with their errors."
+    )
 
 
 def _weights(s: Settings, done: Done) -> str:
@@ -183,17 +229,24 @@ def _first(s: Settings, claims: Mapping[str, Sequence[Claim]], done: int, planne
     ]
 
 
-def _last(s: Settings, runs: Sequence[Kept]) -> list[Block]:
+def _command(s: Settings, out: Path) -> str:
+    """What makes the page in a folder."""
+    quick, rounds = ["--quick"] if s.quick else [], ["--rounds", str(s.rounds)] if s.rounds else []
+    words = ["drdsgd", "reproduce", "all", *quick, "--seeds", ",".join(map(str, s.seeds)), *rounds, "--out", str(out)]
+    return shlex.join(words)
+
+
+def _last(s: Settings, runs: Sequence[Kept], out: Path) -> list[Block]:
     """What stands below: how to repeat it, what it took, which versions."""
     made_with = ", ".join(f"{name} {version}" for name, version in records.versions().items())
     hours = sum(run.seconds for run in runs) / 3600
     lost = sum(run.status == "diverged" for run in runs)
-    chosen = f" --seeds {','.join(map(str, s.seeds))}" + (f" --rounds {s.rounds}" if s.rounds else "")
     return [
         Heading("How to repeat it"),
-        Text(f"`drdsgd reproduce all{chosen}{' --quick' if s.quick else ''}` makes this page. Runs whose record in "
-             "`runs/` has the same config and versions are taken from there; `drdsgd train runs/NAME.json` does one "
-             "again. Every row of the CSV files names its runs."),
+        Text(f"`{_command(s, out)}` makes this page. Runs whose record in `runs/` has the same config and versions are "
+             f"taken from there; `{shlex.join(['drdsgd', 'train', f'{out}/runs/NAME.json', '--out', 'runs/again'])}` "
+             "does one again. Every row of the CSV files of figures and table names its runs, and every row of "
+             "`theory/measurements.csv` the whole setting that `drdsgd reproduce theory` measures."),
         Text(f"{len(runs)} runs, of which {lost} diverged, took {hours:.1f} hours in rounds, evaluations not counted, "
              f"each on one core while others shared the machine. Made with {made_with}."),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """What came out: CSV files of every number, verdicts, and the page about them.
 
-Every row of every CSV file names the runs that it is made of: `runs/NAME.json` holds the complete config, and
-`drdsgd train runs/NAME.json` gives the same metrics again.
+Every row of the CSV files of figures and table names the runs that it is made of: `OUT/runs/NAME.json` holds the
+complete config, and `drdsgd train OUT/runs/NAME.json` gives the same metrics again. What has no rows has no file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from drdsgd.files import write_text
 from drdsgd.paper import fair, table1
-from drdsgd.paper.claims import Claim, Verdict
+from drdsgd.paper.claims import Claim
 from drdsgd.paper.pages import Block, Heading, Picture, Table, Text
 from drdsgd.paper.parts import Part, Row
 from drdsgd.paper.plan import Comparison, Group, Settings
@@ -42,9 +43,12 @@ def write_verdicts(folder: Path, claims: Sequence[Claim]) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the columns of the first."""
+    """Write rows with the columns of the first; without rows there is no file."""
+    if not rows:
+        path.unlink(missing_ok=True)  # one of before would pass for what is there now
+        return
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
@@ -56,16 +60,14 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def tables(part: Part, s: Settings, done: Done) -> dict[str, list[Row]]:
     """The CSV files of a part, by name."""
     compared = part.comparisons(s)
-    others = {
-        "others": [
-            row
-            for name, group in part.readings(s).items()
-            for run in group.runs(done)
-            for row in end_rows({"reading": name}, run)
-        ]
-    }
+    others = [
+        row
+        for name, group in part.readings(s).items()
+        for run in group.runs(done)
+        for row in end_rows({"reading": name}, run)
+    ]
     if not compared:
-        return _of_table1(s, done) | others
+        return _of_table1(s, done) | {"others": others}
     paired = [
         ({"setting": c.name, "algorithm": label}, run)
         for c in compared
@@ -78,7 +80,7 @@ def tables(part: Part, s: Settings, done: Done) -> dict[str, list[Row]]:
         "fair": [row for c in compared for row in _fair_rows(c, s, done)],
         "tuning": [row for c in compared if c.tuned_at is None for row in _tuning_rows(c, s, done)],
         "gains": [row for c in compared for row in _gain_rows(c, s, done)],
-        **(others if others["others"] else {}),
+        "others": others,
     }
 
 
@@ -116,7 +118,7 @@ def _closest_rows(s: Settings, done: Done) -> list[Row]:
             "rank": rank, "model": r.kind, "shards": r.shards, "weights": r.weights, "loss_clip": r.loss_clip,
             "near": d.near, "mean_distance": f"{d.mean:.3f}", "largest_distance": f"{d.largest:.3f}",
             "diverged": d.diverged,
-            "runs": _names(table1.reading_rows(s, r).values(), done),
+            "runs": _names(run for group in table1.reading_rows(s, r).values() for run in group.runs(done)),
         }
         for rank, (r, d) in enumerate(table1.closest(s, done), start=1)
     ]  # fmt: skip
@@ -178,23 +180,24 @@ def _tuning_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
 
 def _gain_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
     sides = fair.sides(c, s, done)
-    names = _names((group for group in sides.values() if group.ready), done)
+    names = {name: _names(chain(*pairs)) for name, pairs in fair.paired_runs(sides, done).items()}
     for kind in KINDS:
         for measure in MEASURES:
             for name, estimate in asdict(fair.gain(sides, done, kind, measure)).items():
-                yield {
-                    "setting": c.name, "model": kind, "measure": measure, "gain": name,
-                    "mean": _number(estimate["mean"]), "error": _number(estimate["error"]), "pairs": estimate["n"],
-                    "runs": names,
-                }  # fmt: skip
+                if estimate["n"]:
+                    yield {
+                        "setting": c.name, "model": kind, "measure": measure, "gain": name,
+                        "mean": _number(estimate["mean"]), "error": _number(estimate["error"]), "pairs": estimate["n"],
+                        "runs": names[name],
+                    }  # fmt: skip
 
 
 def _number(value: float) -> str:
     return f"{value:.4f}"
 
 
-def _names(groups: Iterable[Group], done: Done) -> str:
-    return " ".join(dict.fromkeys(run.name for group in groups for run in group.runs(done)))
+def _names(runs: Iterable[Kept]) -> str:
+    return " ".join(dict.fromkeys(run.name for run in runs))
 
 
 # --------------------------------------------------------------------------------------------------- page
@@ -207,18 +210,39 @@ def section(part: Part, s: Settings, done: Done, claims: Sequence[Claim], pictur
     blocks += [verdict_table(claims)]
     if compared := part.comparisons(s):
         blocks += [Heading("At the end of all runs", 3), _end_table(compared, s, done)]
+    if any(c.tuned for c in compared):
+        blocks += [Text(noisy_choice([c for c in compared if c.tuned], s))]
     if others := part.readings(s):
         blocks += [Heading("Other readings", 3), _others_table(others, done)]
     if not compared:
         blocks += [Heading("Beside the printed numbers", 3), *_printed_tables(s, done)]
-        blocks += [Heading("The open readings, the closest first", 3), _reading_table(s, done)]
+        blocks += [Heading("The open readings", 3), Text(_ranked(s, done)), _reading_table(s, done)]
         blocks += [Heading("mu = 2: how large a step?", 3), _step_table(s, done)]
     return blocks
 
 
-def verdict_table(claims: Sequence[Claim]) -> Table:
-    """The claims of a part with what came of them, and the rules."""
-    return Table(["claim", "the paper", "of", "ours", "verdict", "rule"], verdict_rows(claims))
+def noisy_choice(compared: Sequence[Comparison], s: Settings) -> str:
+    """How few runs the best eta is chosen from.
+
+    >>> from drdsgd.paper import fig2
+    >>> noisy_choice(fig2.comparisons(Settings()), Settings())
+    'A best eta is the best of few runs (1 seed on CIFAR-10), so it is noisy itself: other seeds may choose another.'
+    """
+    by = {c.data: fair.chosen_by(s, c.data) for c in compared}
+    seeds = ", ".join(f"{n} seed{'s' * (n > 1)} on {data}" for data, n in by.items())
+    return f"A best eta is the best of few runs ({seeds}), so it is noisy itself: other seeds may choose another."
+
+
+def _ranked(s: Settings, done: Done) -> str:
+    """In which order the readings stand, and why some do not."""
+    every, missing = len(table1.readings()), len(table1.readings()) - len(table1.closest(s, done))
+    without = f" {missing} of {every} are missing: they have a mu of which no run finished." if missing else ""
+    return f"First those of which no run diverged, then the others; among each, the closest first.{without}"
+
+
+def verdict_table(claims: Sequence[Claim], who: str = "the paper") -> Table:
+    """The claims of a part, who says so, what came of them, and the rules."""
+    return Table(["claim", who, "of", "ours", "verdict", "rule"], verdict_rows(claims))
 
 
 def verdict_rows(claims: Sequence[Claim], rule: bool = True) -> list[list[str]]:
@@ -235,15 +259,15 @@ def verdict_rows(claims: Sequence[Claim], rule: bool = True) -> list[list[str]]:
 def overview(claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
     """The first page: how many claims came out, and the verdict on each, the headline model first."""
     heads = [next(iter(claim.findings.values())).verdict for part in claims.values() for claim in part]
-    order: tuple[Verdict, ...] = ("holds", "holds in part", "does not hold", "cannot be told")
-    counts = ", ".join(f"{heads.count(verdict)} {verdict}" for verdict in order if verdict in heads)
+    order = ("holds", "holds in part", "does not hold", "cannot be told", "not run yet")
+    counts = ", ".join(f"{verdict}: {heads.count(verdict)}" for verdict in order if verdict in heads)
     rows = [
         [name if i == 0 else "", *row]
         for name, part in claims.items()
         for i, row in enumerate(verdict_rows(part, rule=False))
     ]
     return [
-        Text(f"Of {len(heads)} claims, judged on the first model or setting that each names: {counts}."),
+        Text(f"{len(heads)} claims, judged on the first model or setting that each names. {counts}."),
         Table(["", "claim", "the paper", "of", "ours", "verdict"], rows),
     ]
 
@@ -258,7 +282,7 @@ def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
                 rows.append([
                     c.name, label, eta if group.ready else "not known yet", kind,
                     *(str(Estimate.over(list(ends(runs, kind, measure).values()))) for measure in MEASURES),
-                    _finished(runs),
+                    _finished(group, done),
                 ])  # fmt: skip
     return Table(["setting", "side", "eta", "model", *LABELS.values(), "finished"], rows)
 
@@ -268,7 +292,7 @@ def _others_table(others: Mapping[str, Group], done: Done) -> Table:
         [
             name, kind,
             *(str(Estimate.over(list(ends(group.runs(done), kind, measure).values()))) for measure in MEASURES),
-            _finished(group.runs(done)),
+            _finished(group, done),
         ]
         for name, group in others.items()
         for kind in KINDS
@@ -276,8 +300,12 @@ def _others_table(others: Mapping[str, Group], done: Done) -> Table:
     return Table(["reading", "model", *LABELS.values(), "finished"], rows)
 
 
-def _finished(runs: Sequence[Kept]) -> str:
-    return f"{len(runs) - diverged(runs)} of {len(runs)}"
+def _finished(group: Group, done: Done) -> str:
+    """How many runs finished, when all are done; until then how many are done, and how many of these diverged."""
+    runs, planned = group.runs(done) if group.ready else [], len(group.experiments)
+    if len(runs) == planned:
+        return f"{planned - diverged(runs)} of {planned}"
+    return f"{len(runs)} of {planned} done" + (f", {diverged(runs)} diverged" if diverged(runs) else "")
 
 
 def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
@@ -286,12 +314,19 @@ def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
     for kind in KINDS:
         for c, some in zip(compared, sides, strict=True):
             g = fair.gain(some, done, kind, "worst")
-            rows.append([kind, f"{c.part}: {c.name}", *map(signed, (g.same_eta, g.step, g.rest, g.best, g.falling))])
+            cells = (_gained(estimate, s) for estimate in (g.same_eta, g.step, g.rest, g.best, g.falling))
+            rows.append([kind, f"{c.part}: {c.name}", *cells])
     return Table(
         ["worst accuracy of", "setting", "DR-DSGD over DSGD at the same eta", "of it step size", "the rest: robustness",
          "both at best eta", "both at best eta, falling"],
         rows,
     )  # fmt: skip
+
+
+def _gained(estimate: Estimate, s: Settings) -> str:
+    """A gain; one that is not of all seeds says so."""
+    lost = f" ({estimate.n} of {len(s.seeds)})" if 0 < estimate.n < len(s.seeds) else ""
+    return signed(estimate) + lost
 
 
 def _printed_tables(s: Settings, done: Done) -> Iterator[Table]:
@@ -304,7 +339,7 @@ def _printed_tables(s: Settings, done: Done) -> Iterator[Table]:
             rows.append([f"{mu:g}", "the paper", *numbers, ""])
             for kind in KINDS:
                 ours = (Estimate.over(list(ends(runs, kind, column).values())) for column in table1.COLUMNS)
-                rows.append(["", f"ours, {kind}", *map(str, ours), _finished(runs)])
+                rows.append(["", f"ours, {kind}", *map(str, ours), _finished(group, done)])
         yield Table([f"{data}, mu", "", *(LABELS[column] for column in table1.COLUMNS), "finished"], rows)
 
 

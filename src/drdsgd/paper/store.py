@@ -14,16 +14,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from drdsgd import records
-from drdsgd.errors import InputError, one_line
+from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
+from drdsgd.paper import spoilt
 from drdsgd.records import Record, Status
 from drdsgd.summary import KINDS, MEASURES, Kind, Measure
 
-__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of", "read_records", "same_versions"]
+__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of", "other_versions", "read_records"]
 
 # decimals that are kept of a percentage: a device has at most some thousand test samples
 DECIMALS = 4
@@ -62,15 +63,17 @@ class Kept:
 Done = Mapping[Experiment, Kept]
 
 
-def name_of(e: Experiment) -> str:
+def name_of(e: Experiment, config: Mapping[str, Any] | None = None) -> str:
     """A name for an experiment's files: what a person looks for, and a checksum of all its fields.
+
+    `config` are the fields as they were written down, if that was before an option was there.
 
     >>> name_of(Experiment(algorithm="dr-dsgd", dataset="fashion-mnist", devices=25, mu=5.0, seed=3, threads=1))[:-9]
     'fashion-mnist-K25-T300-dr-dsgd-mu5-seed3'
     """
-    config = json.dumps(e.model_dump(exclude_none=True), sort_keys=True)
+    written = json.dumps(e.model_dump(exclude_none=True) if config is None else config, sort_keys=True)
     algorithm = e.algorithm if e.mu is None else f"{e.algorithm}-mu{e.mu:g}"
-    checksum = hashlib.sha256(config.encode()).hexdigest()[:8]
+    checksum = hashlib.sha256(written.encode()).hexdigest()[:8]
     return f"{Path(e.dataset).name}-K{e.devices}-T{e.rounds}-{algorithm}-seed{e.seed}-{checksum}"
 
 
@@ -106,17 +109,18 @@ def _short(value: float) -> float:
 class Store:
     """Records in folders: those of the first are added to, the others are only read.
 
-    Those of other versions than are installed here are counted in `outdated`, and not taken.
+    Those of other versions than are installed here are counted in `outdated`, and not taken; `differing` says which.
     """
 
     def __init__(self, *folders: Path) -> None:
-        self.folder, self.outdated = folders[0], 0
+        self.folder, self.outdated, self.differing = folders[0], 0, list[str]()
         self.runs: dict[Experiment, Kept] = {}
         for run in read_records(folders):
-            if same_versions(run.versions):
-                self.runs.setdefault(run.experiment, run)
-            else:
+            if others := other_versions(run.versions):
                 self.outdated += 1
+                self.differing += [words for words in others if words not in self.differing]
+            else:
+                self.runs.setdefault(run.experiment, run)
 
     def path(self, run: Kept) -> Path:
         """Where a run's record is."""
@@ -144,15 +148,17 @@ def _text(run: Kept) -> str:
 
 
 def read_records(folders: Sequence[Path]) -> Iterator[Kept]:
-    """All records in folders, of whatever versions; one that can't be read is refused."""
+    """All records in folders, of whatever versions; one that can't be read, or contradicts itself, is refused."""
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
             try:
-                yield _adapter().validate_json(path.read_bytes())
-            except (ValidationError, InputError) as error:
+                run = spoilt.validated(_adapter(), spoilt.parsed(path.read_bytes()))
+                _check(run, path.stem)
+            except InputError as error:
                 raise InputError(
-                    f"{path} is not the record of a run ({one_line(error)}); remove it, and the run is done again"
+                    f"{path} is not the record of a run: {error}; remove it, and the run is done again"
                 ) from None
+            yield run
 
 
 @functools.cache  # slow to make
@@ -160,13 +166,64 @@ def _adapter() -> TypeAdapter[Kept]:
     return TypeAdapter(Kept)
 
 
-def same_versions(versions: Mapping[str, str]) -> bool:
-    """Whether numbers made with these versions can be expected here; a patch of Python changes none."""
+def _check(run: Kept, stem: str) -> None:
+    """Refuse a record that contradicts itself: what was edited or mixed up must not pass for a result."""
+    try:
+        e = run.experiment
+    except InputError as error:
+        raise InputError(f"its config has {error}") from None
+    if run.name != stem:
+        raise InputError(f"its name is {run.name}")
+    if run.name != (named := name_of(e, run.config)):
+        raise InputError(f"its config is that of {named}")
+    if run.status == "unfinished" or not run.rounds:
+        raise InputError("it is of no run that is over")
+    if run.status == "finished" and run.rounds[-1] != e.rounds:
+        raise InputError(f"its last round is {run.rounds[-1]} of {e.rounds}, but it says finished")
+    for name, (values, number) in _lengths(run).items():
+        if len(values) != number:
+            raise InputError(f"its {name} has {len(values)} values, not {number}")
+    for kind in KINDS:
+        worst, lowest = run.final(kind, "worst"), min(run.per_device[kind])
+        if abs(worst - lowest) > 10**-DECIMALS:
+            raise InputError(f"its curves.{kind}.worst ends at {worst:g}, its lowest per_device.{kind} is {lowest:g}")
 
-    def that_matter(all: Mapping[str, str]) -> dict[str, str]:
-        return {**all, "python": all.get("python", "").rpartition(".")[0]}
 
-    return that_matter(versions) == that_matter(records.versions())
+def _lengths(run: Kept) -> dict[str, tuple[Sequence[float], int]]:
+    """What a record holds for every evaluation or device, and how many values that should be."""
+    n = len(run.rounds)
+    found: dict[str, tuple[Sequence[float], int]] = {
+        name: (getattr(run, name), n) for name in ("consensus_distance", "train_loss", "weight")
+    }
+    for kind in KINDS:
+        for measure in MEASURES:
+            found[f"curves.{kind}.{measure}"] = run.curves.get(kind, {}).get(measure, []), n
+        found[f"per_device.{kind}"] = run.per_device.get(kind, []), run.experiment.devices
+    return found
+
+
+def other_versions(versions: Mapping[str, str]) -> list[str]:
+    """In which versions numbers were made that are not those installed here; a patch of Python changes none.
+
+    >>> other_versions({**records.versions(), "torch": "1.0"})
+    ['torch 1.0 there, ... here']
+    """
+    here = _installed()
+
+    def that_matters(name: str, version: str) -> str:
+        return version.rpartition(".")[0] if name == "python" else version
+
+    pairs = {name: (versions.get(name, "none"), here.get(name, "none")) for name in {**here, **versions}}
+    return [
+        f"{name} {there} there, {now} here"
+        for name, (there, now) in pairs.items()
+        if that_matters(name, there) != that_matters(name, now)
+    ]
+
+
+@functools.cache  # else asked for every record
+def _installed() -> dict[str, str]:
+    return records.versions()
 
 
 def ends(runs: Sequence[Kept], kind: Kind, measure: Measure) -> dict[int, float]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drdsgd.paper.claims import Claim, Finding, Verdict, despite, together, trend
+from drdsgd.paper.claims import NOT_RUN, Claim, Finding, Verdict, despite, together, trend
 from drdsgd.paper.fig3 import P
 from drdsgd.paper.plan import DataName, Group, Settings, base
 from drdsgd.paper.store import Done, Kept, diverged, ends
@@ -228,6 +228,8 @@ def trends(groups: Mapping[float, Group], done: Done, kind: Kind) -> Finding:
         numbers = ", ".join(str(Estimate.over(list(values.values()))) for values in by_mu)
         words.append(f"{column} {numbers}: {verdicts[-1]}")
     runs = [run for group in groups.values() for run in group.runs(done)]
+    if not runs:
+        return NOT_RUN
     return Finding("; ".join(words), despite(diverged(runs), len(runs), together(verdicts)))
 
 
@@ -237,8 +239,17 @@ def _numbers(data: DataName, s: Settings, done: Done) -> Claim:
         "nine numbers with errors",
         "holds if all nine are within two standard errors of the difference, in part if five are or runs diverged, "
         "else not",
-        {kind: numbers(distance(rows(s, data), done, data, kind)) for kind in KINDS},
+        {kind: _near(data, s, done, kind) for kind in KINDS},
     )
+
+
+def _near(data: DataName, s: Settings, done: Done, kind: Kind) -> Finding:
+    groups = rows(s, data)
+    if not any(group.runs(done) for group in groups.values()):
+        return NOT_RUN
+    if s.quick:  # numbers of other data can't be the printed ones
+        return Finding(f"digits in place of {data}", "cannot be told")
+    return numbers(distance(groups, done, data, kind))
 
 
 def numbers(d: Distance | None) -> Finding:
@@ -271,7 +282,7 @@ def divergence(runs: Sequence[Kept], largest: float | None) -> Finding:
     """The finding on how many runs at the paper's eta diverged, and the largest eta with which none does."""
     n = diverged(runs)
     if not runs:
-        return Finding("no run is done", "cannot be told")
+        return NOT_RUN
     verdict: Verdict = "holds" if n == 0 else "does not hold" if n == len(runs) else "holds in part"
     at = "none that was tried" if largest is None else f"{largest:.3g}"
     return Finding(f"{n} of {len(runs)} seeds diverged; the largest eta at which none does: {at}", verdict)

@@ -1,0 +1,97 @@
+"""Who plays in the league: methods without a server, with one, and what is possible at all with all data in one place.
+
+Every entrant is fields of an experiment, and the values of its own settings that tuning may choose from, in the order
+in which it does; step size and schedule are tuned for all. Where a setting begins is its first value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = ["ENTRANTS", "OURS", "Entrant", "Kind"]
+
+Kind = Literal["without a server", "ours", "with a server", "another problem", "pooled"]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method, and what of it is tuned beside the step size."""
+
+    name: str
+    kind: Kind
+    fields: Mapping[str, Any]
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """Where its tuning begins, but for the step size."""
+        return {name: values[0] for name, values in self.all_axes.items()}
+
+    @property
+    def all_axes(self) -> dict[str, Sequence[Any]]:
+        """Its own settings, and the schedule that all have."""
+        return {"eta_schedule": SCHEDULES, **self.axes}
+
+
+# steps that fall to zero, at once or after a rise; constant ones are what the paper has, and are worse for all
+SCHEDULES = ("linear", "warmup")
+_NORMALIZED = {"weights": "normalized"}
+_QGM = "quasi-global-momentum"
+# our own: what it is made of is said in docs/choosing.md
+OURS = "DR-QGM"
+
+
+def _gossip(name: str, axes: Mapping[str, Sequence[Any]] | None = None, **fields: Any) -> Entrant:
+    return Entrant(name, "without a server", fields, axes or {})
+
+
+def _server(
+    name: str,
+    algorithm: str,
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    kind: Kind = "with a server",
+    **fields: Any,
+) -> Entrant:
+    return Entrant(name, kind, {"algorithm": algorithm, **fields}, axes or {})
+
+
+ENTRANTS: tuple[Entrant, ...] = (
+    _gossip("DSGD", algorithm="dsgd"),
+    _gossip("DR-DSGD", {"mu": (6.0, 3.0, 9.0)}, algorithm="dr-dsgd"),
+    _gossip("DR-DSGD, normalized", {"mu": (1.0, 0.3, 3.0)}, algorithm="dr-dsgd", **_NORMALIZED),
+    _gossip("q-FFL by DSGD", {"q": (1.0, 0.5, 2.0)}, algorithm="dsgd", objective="q-ffl"),
+    _gossip("chi-square DRO by DSGD", {"mu": (1.0, 0.3, 3.0)}, algorithm="dsgd", objective="chi2-dro"),
+    _gossip("KL ball by DSGD", {"radius": (0.1, 0.03, 0.3)}, algorithm="dsgd", objective="kl-ball"),
+    _gossip("AD-GDA", {"dual_eta": (0.01, 0.003, 0.03), "gamma": (0.8, 0.4)}, algorithm="ad-gda"),
+    _gossip("AD-GDA, not compressed", {"dual_eta": (0.01, 0.003, 0.03)}, algorithm="dsgd", objective="ad-gda"),
+    _gossip("DSGDm", {"momentum": (0.9, 0.5)}, algorithm="dsgdm"),
+    _gossip("QG-DSGDm", {"momentum": (0.9, 0.8)}, algorithm="qg-dsgdm"),
+    _gossip("gradient tracking", algorithm="gradient-tracking"),
+    _gossip("D2", algorithm="d2"),
+    _gossip("exact diffusion", algorithm="exact-diffusion"),
+    _gossip("CHOCO-SGD, 4 bits", {"gamma": (0.8, 0.4, 1.0)}, algorithm="choco-sgd"),
+    _gossip("CHOCO-SGD, top 10 %", {"gamma": (0.4, 0.2, 0.8)}, algorithm="choco-sgd", compression="top:0.1"),
+    _gossip("CHOCO-SGD, random 10 %", {"gamma": (0.2, 0.1, 0.4)}, algorithm="choco-sgd", compression="random:0.1"),
+    _gossip("MATCHA, half of the links", algorithm="dsgd", mixing="matcha:0.5"),
+    _gossip("random matchings", algorithm="dsgd", mixing="matchings"),
+    _gossip("5 local steps", algorithm="dsgd", local_steps=5),
+    Entrant(
+        OURS, "ours", {"algorithm": "dr-qgm"}, {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.03, 0.1)}
+    ),
+    _server("FedAvg", "fedavg"),
+    _server("AFL", "afl", {"dual_eta": (0.01, 0.003, 0.03)}),
+    _server("DRFA", "drfa", {"dual_eta": (0.01, 0.003, 0.03)}),
+    _server("q-FedAvg", "q-fedavg", {"q": (1.0, 0.5, 2.0)}),
+    _server("TERM", "fed-term", {"tilt": (1.0, 3.0, 0.3)}),
+    _server("FedRobust", "fedrobust", {"shift_penalty": (1.0, 10.0)}, "another problem", shift="diagonal"),
+    _server("Ditto", "ditto", {"pull": (1.0, 0.1)}, "another problem"),
+    _server("RFA", "rfa", kind="another problem"),
+    Entrant("pooled data, average risk", "pooled", {"algorithm": "qg-dsgdm", "graph": "complete"}),
+    Entrant(
+        "pooled data, group DRO", "pooled",
+        {"algorithm": "qg-dsgdm", "objective": "kl-dro", "graph": "complete", "weight_cap": 3.0, **_NORMALIZED},
+        {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.03, 0.1)},
+    ),
+)  # fmt: skip

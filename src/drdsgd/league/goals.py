@@ -1,0 +1,164 @@
+"""What a method without a server should reach, and whether ours does: judged by rules, as the paper's claims are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+
+from drdsgd.league.entrants import OURS
+from drdsgd.league.plan import (
+    AT_EQUAL_FLOATS,
+    FAILING,
+    LABELS,
+    UNCAPPED,
+    Place,
+    arenas,
+    at_equal_rounds,
+    hardships,
+    paper_runs,
+    places,
+    reported,
+)
+from drdsgd.paper.claims import NOT_RUN, Claim, Finding, Verdict, both, more, no_price, paired, together
+from drdsgd.paper.pairs import points
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.store import Done, Kept, ends
+from drdsgd.summary import Estimate, Measure
+
+__all__ = ["goals", "limit", "rounds_to"]
+
+LIMIT = "pooled data, group DRO"
+# what is asked for, in percentage points, times, and percent
+NEAR, FAR, AHEAD, ALIKE, FASTER, ENOUGH, COSTS = 5.0, 25.0, 5.0, 1.0, 5.0, 50.0, 2.0
+
+
+def limit(here: Mapping[str, Place]) -> Group:
+    """What is possible at all: all data in one place, and the worst mixture of devices minimised."""
+    return at_equal_rounds(here[LIMIT])
+
+
+def rounds_to(run: Kept, enough: float) -> int | None:
+    """The first evaluated round at which the consensus model's worst accuracy was enough."""
+    return next(
+        (t for t, worst in zip(run.rounds, run.curves["consensus"]["worst"], strict=True) if worst >= enough), None
+    )
+
+
+def goals(s: Settings, done: Done) -> list[Claim]:
+    """What was to be reached on Fashion-MNIST, Erdős–Rényi p = 0.3, and what came of it."""
+    arena = next(arena for arena in arenas(s) if arena.graph in AT_EQUAL_FLOATS)
+    here = places(arena, done)
+    ours = at_equal_rounds(here[OURS])
+    return [
+        _near_the_limit(here, ours, s, done),
+        _beats_the_paper(ours, s, done),
+        _beats_the_others(here, s, done),
+        _faster(ours, s, done),
+        *_hardship_goals(here[OURS], ours, s, done),
+    ]
+
+
+def _difference(a: Group, b: Group, done: Done, measure: Measure) -> Estimate:
+    return paired(*(ends(group.runs(done), "consensus", measure) for group in (a, b)))
+
+
+def _finding(d: Estimate, s: Settings, verdict: Verdict, note: str = "") -> Finding:
+    return Finding(points(d, s, note), verdict) if d.n else NOT_RUN
+
+
+def _near_the_limit(here: Mapping[str, Place], ours: Group, s: Settings, done: Done) -> Claim:
+    d = _difference(ours, limit(here), done, "worst")
+    return Claim(
+        f"worst accuracy within {NEAR:g} points of what pooled data allow",
+        f"at most {NEAR:g} points below",
+        f"holds if the 95 % interval of the paired difference is above -{NEAR:g}, in part if its mean is",
+        {"worst": _finding(d, s, no_price(d, NEAR))},
+    )
+
+
+def _beats_the_paper(ours: Group, s: Settings, done: Done) -> Claim:
+    def find(other: Group) -> Finding:
+        worst, average = (_difference(ours, other, done, measure) for measure in ("worst", "average"))
+        verdict = both(more(worst, FAR), no_price(average, 0.0))
+        return _finding(worst, s, verdict, f"average {average.format('+')}")
+
+    return Claim(
+        f"{FAR:g} points of worst accuracy above DSGD and DR-DSGD at the paper's settings, average not lower",
+        f"+{FAR:g} points",
+        f"holds if the 95 % intervals of both paired differences are above zero, the worst's mean at least {FAR:g}",
+        {name: find(group) for name, group in paper_runs(s).items()},
+    )
+
+
+def _beats_the_others(here: Mapping[str, Place], s: Settings, done: Done) -> Claim:
+    ours = reported(here[OURS], here["DSGD"], done)
+    findings, verdicts = {}, []
+    for name, one in here.items():
+        if one.entrant.kind != "without a server":
+            continue
+        other = reported(one, here["DSGD"], done)
+        worst, average = (_difference(ours, other, done, measure) for measure in ("worst", "average"))
+        verdict = both(more(worst, AHEAD), no_price(average, ALIKE))
+        findings[name] = _finding(worst, s, verdict, f"average {average.format('+')}")
+        verdicts += [verdict] if worst.n else []
+    all_of = Finding(f"{verdicts.count('holds')} of {len(findings)} hold", together(verdicts)) if verdicts else NOT_RUN
+    return Claim(
+        f"{AHEAD:g} points of worst accuracy above every other method without a server, at equal floats sent, average "
+        f"within {ALIKE:g} point",
+        f"+{AHEAD:g} points over each",
+        f"for each: holds if the 95 % interval of the worst's paired difference is above zero with a mean of at least "
+        f"{AHEAD:g}, and that of the average's above -{ALIKE:g}",
+        {"all": all_of, **findings},
+    )
+
+
+def _faster(ours: Group, s: Settings, done: Done) -> Claim:
+    def needed(group: Group) -> dict[int, float]:
+        # one that never got there needed more than its rounds, which is in favour of the other
+        return {run.experiment.seed: rounds_to(run, ENOUGH) or run.experiment.rounds for run in group.runs(done)}
+
+    us, dsgd = needed(ours) if ours.ready else {}, needed(paper_runs(s)["DSGD"])
+    ratios = Estimate.over([dsgd[seed] / max(us[seed], 1) for seed in sorted(us.keys() & dsgd.keys())])
+    return Claim(
+        f"{FASTER:g} times fewer rounds to {ENOUGH:g} % worst accuracy than DSGD at the paper's settings",
+        f"{FASTER:g} times",
+        f"holds if the 95 % interval of the ratio, paired by seed, is above 1 and its mean at least {FASTER:g}; DSGD "
+        "counts with all of its rounds where it never gets there",
+        {"worst": Finding(f"{ratios} times", more(_minus_one(ratios), FASTER - 1)) if ratios.n else NOT_RUN},
+    )
+
+
+def _minus_one(ratio: Estimate) -> Estimate:
+    return Estimate(ratio.mean - 1, ratio.error, ratio.n)
+
+
+def _hardship_goals(one: Place, ours: Group, s: Settings, done: Done) -> list[Claim]:
+    hard = hardships(one)
+
+    def others_average(group: Group) -> dict[int, float]:
+        """The mean accuracy of all devices but the first, which has the random labels."""
+        runs = group.runs(done)
+        return {
+            run.experiment.seed: statistics.fmean(run.per_device["consensus"][1:])
+            for run in runs
+            if run.status == "finished"
+        }
+
+    def cost(name: str, of: Callable[[Group], Mapping[int, float]]) -> Finding:
+        if name not in hard:
+            return NOT_RUN
+        d = paired(of(hard[name]), of(ours))
+        return _finding(d, s, no_price(d, COSTS))
+
+    rule = f"holds if the 95 % interval of the paired difference is above -{COSTS:g}, in part if its mean is"
+    return [
+        Claim(
+            "20 % of links failing cost at most 2 points of worst accuracy", "at most 2 points", rule,
+            {"worst": cost(FAILING, lambda group: ends(group.runs(done), "consensus", "worst"))},
+        ),
+        Claim(
+            "one device with random labels costs the others at most 2 points of average accuracy", "at most 2 points",
+            rule,
+            {"with the weight cap": cost(LABELS, others_average), "without": cost(UNCAPPED, others_average)},
+        ),
+    ]  # fmt: skip

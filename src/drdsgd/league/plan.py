@@ -1,0 +1,226 @@
+"""Which experiments the league is made of.
+
+All entrants have the same devices, model, batch size and rounds; on each graph each is tuned over the same number of
+trials, on validation data cut from the training set and with seeds that are not reported, by the consensus model's
+worst accuracy. Then it runs with the reported seeds,
+
+    at equal rounds   with what was chosen
+    at equal floats   over as many rounds as send what DSGD sends in its T, with the best of three step sizes there
+
+As in `drdsgd.paper.plan` everything is a pure function of the settings and of the runs that are done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from drdsgd.league.entrants import ENTRANTS, OURS, Entrant
+from drdsgd.league.tuning import Point, Search, search
+from drdsgd.paper import fig4
+from drdsgd.paper.fair import VALIDATION
+from drdsgd.paper.plan import DataName, Group, Settings, base, waiting
+from drdsgd.paper.store import Done, Kept, ends
+
+__all__ = [
+    "Arena",
+    "AtFloats",
+    "Place",
+    "arenas",
+    "at_equal_floats",
+    "at_equal_rounds",
+    "groups",
+    "hardships",
+    "paper_runs",
+    "place",
+    "places",
+    "reported",
+]
+
+K, T = 25, 300
+GRAPHS: dict[str, dict[str, Any]] = {
+    "Erdős–Rényi, p = 0.3": {"graph": "erdos-renyi", "p": 0.3},
+    "ring": {"graph": "ring"},
+}
+# trials of each entrant on each graph, and seeds of each trial
+TRIALS, TUNING_SEEDS = 12, 2
+# multiples of the step size at equal rounds that are tried at equal floats; and where that is done
+AGAIN, AT_EQUAL_FLOATS = (1.0, 0.5, 2.0), ("Erdős–Rényi, p = 0.3",)
+# what may happen to a method, and which ones it happens to
+FAILING, LABELS = "20 % of links fail", "one device has random labels"
+UNCAPPED = f"{LABELS}, weights not capped"
+HARDSHIPS: dict[str, dict[str, Any]] = {
+    FAILING: {"link_failures": 0.2},
+    LABELS: {"random_labels": 1},
+    UNCAPPED: {"random_labels": 1, "weight_cap": 1e6},
+}
+SUFFER = ("DSGD", "QG-DSGDm", OURS)
+QUICK = ("DSGD", "AD-GDA", "gradient tracking", OURS, "FedAvg")
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A data set and a graph: where entrants meet."""
+
+    data: DataName
+    graph: str
+    s: Settings
+    entrants: tuple[Entrant, ...]
+
+    def fields(self, entrant: Entrant) -> dict[str, Any]:
+        """What all runs of an entrant have here."""
+        here = {} if "graph" in entrant.fields else GRAPHS[self.graph]
+        return {**base(self.s, self.data, K, T, **here), "eta_schedule": "linear", **entrant.fields}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An entrant in an arena, as far as one can say by now."""
+
+    arena: Arena
+    entrant: Entrant
+    found: Search
+
+    @property
+    def tuned(self) -> Point | None:
+        """What was chosen; None while it is not, or where everything diverged."""
+        return None if self.found.wanted else self.found.best
+
+
+def arenas(s: Settings) -> list[Arena]:
+    """Fashion-MNIST on every graph; a quick check has few entrants."""
+    entrants = tuple(one for one in ENTRANTS if not s.quick or one.name in QUICK or one.kind == "pooled")
+    return [Arena("Fashion-MNIST", graph, s, entrants) for graph in GRAPHS]
+
+
+def trial(arena: Arena, entrant: Entrant, point: Point) -> Group:
+    """The runs on validation data at a point."""
+    s = arena.s
+    wanted = 1 if s.quick else TUNING_SEEDS
+    seeds = tuple(itertools.islice((seed for seed in itertools.count(100) if seed not in s.seeds), wanted))
+    fields = {**arena.fields(entrant), **point, "validation": VALIDATION}
+    return Group.of(replace(s, seeds=seeds), {**fields, "eval_every": fields["rounds"]})
+
+
+def score(runs: Sequence[Kept], group: Group) -> float | None:
+    """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run diverged."""
+    if len(runs) < len(group.experiments):
+        return None
+    worst, average = (ends(runs, "consensus", measure) for measure in ("worst", "average"))
+    if len(worst) < len(runs):
+        return -math.inf
+    return statistics.fmean(worst.values()) + 1e-3 * statistics.fmean(average.values())
+
+
+def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
+    """How an entrant's tuning stands."""
+
+    def known(point: Point) -> float | None:
+        group = trial(arena, entrant, point)
+        return score(group.runs(done), group)
+
+    eta = Group.of(arena.s, arena.fields(entrant)).example.eta
+    budget = 3 if arena.s.quick else TRIALS
+    return Place(arena, entrant, search({"eta": eta, **entrant.start}, entrant.all_axes, budget, known))
+
+
+def at_equal_rounds(one: Place, **changes: Any) -> Group:
+    """The reported runs; with changes, in other circumstances."""
+    arena, tuned = one.arena, one.tuned
+    group = Group.of(arena.s, {**arena.fields(one.entrant), **(tuned or one.entrant.start), **changes})
+    return group if tuned is not None else waiting(group)
+
+
+def floats_per_round(group: Group, done: Done) -> float | None:
+    """What the network sends in a round, mean over seeds; None while no run is done."""
+    runs = group.runs(done)
+    return statistics.fmean(run.floats_sent / run.rounds[-1] for run in runs if run.rounds[-1]) if runs else None
+
+
+def equal_rounds(one: Place, dsgd: Place, done: Done) -> int | None:
+    """Over how many rounds an entrant sends what DSGD sends in its T; None while that is not known."""
+    sent = [floats_per_round(at_equal_rounds(each), done) for each in (one, dsgd)]
+    if sent[0] is None or sent[1] is None or not all(_complete(at_equal_rounds(each), done) for each in (one, dsgd)):
+        return None
+    usual: int = one.arena.fields(one.entrant)["rounds"]
+    return max(1, round(usual * sent[1] / sent[0]))
+
+
+@dataclass(frozen=True)
+class AtFloats:
+    """An entrant over as many rounds as DSGD's messages allow: trials of its step size, and the reported runs."""
+
+    rounds: int
+    trials: tuple[Group, ...]
+    reported: Group
+
+
+def at_equal_floats(one: Place, dsgd: Place, done: Done) -> AtFloats | None:
+    """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty."""
+    rounds, tuned = equal_rounds(one, dsgd, done), one.tuned
+    usual = one.arena.fields(one.entrant)["rounds"]
+    if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02:
+        return None
+    # the batch size stays what it is at the usual rounds
+    size = at_equal_rounds(one).example.batch_size
+    points = [{**tuned, "eta": float(f"{m * tuned['eta']:.3g}"), "rounds": rounds, "batch_size": size} for m in AGAIN]
+    trials = [trial(one.arena, one.entrant, point) for point in points]
+    scores = [score(group.runs(done), group) for group in trials]
+    known = [value for value in scores if value is not None]
+    best = points[scores.index(max(known))] if len(known) == len(points) else points[0]
+    group = Group.of(one.arena.s, {**one.arena.fields(one.entrant), **best, "eval_every": max(1, rounds // 30)})
+    return AtFloats(rounds, tuple(trials), group if len(known) == len(points) else waiting(group))
+
+
+def reported(one: Place, dsgd: Place, done: Done) -> Group:
+    """The runs that count at equal floats: those at equal rounds where the two are the same."""
+    if equal_rounds(one, dsgd, done) is None:
+        return waiting(at_equal_rounds(one))
+    at_floats = at_equal_floats(one, dsgd, done)
+    return at_equal_rounds(one) if at_floats is None else at_floats.reported
+
+
+def paper_runs(s: Settings) -> dict[str, Group]:
+    """DSGD and DR-DSGD at the paper's settings, as in Fig. 4: K = 25, p = 0.3, mu = 6."""
+    first = next(iter(fig4.cases(s, "Fashion-MNIST").values()))
+    return first.pair(s)
+
+
+def places(arena: Arena, done: Done) -> dict[str, Place]:
+    """All entrants of an arena, by name."""
+    return {entrant.name: place(arena, entrant, done) for entrant in arena.entrants}
+
+
+def hardships(one: Place) -> dict[str, Group]:
+    """The reported runs in harder circumstances; what does nothing to an entrant is left out."""
+    capped = "weight_cap" in at_equal_rounds(one).example.model_dump(exclude_none=True)
+    return {
+        name: at_equal_rounds(one, **fields)
+        for name, fields in HARDSHIPS.items()
+        if one.entrant.name in SUFFER and (capped or "weight_cap" not in fields)
+    }
+
+
+def groups(s: Settings, done: Done) -> list[Group]:
+    """All runs of the league, as far as one can say by now."""
+    found = list(paper_runs(s).values())
+    for arena in arenas(s):
+        here = places(arena, done)
+        for one in here.values():
+            found += [trial(arena, one.entrant, point) for point, _ in one.found.tried]
+            found += [trial(arena, one.entrant, point) for point in one.found.wanted]
+            found.append(at_equal_rounds(one))
+            found += hardships(one).values() if arena.graph in AT_EQUAL_FLOATS else ()
+        if arena.graph in AT_EQUAL_FLOATS:
+            for one in here.values():
+                if (at_floats := at_equal_floats(one, here["DSGD"], done)) is not None:
+                    found += [*at_floats.trials, at_floats.reported]
+    return found
+
+
+def _complete(group: Group, done: Done) -> bool:
+    return group.ready and all(e in done for e in group.experiments)

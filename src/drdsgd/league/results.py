@@ -1,0 +1,233 @@
+"""What came of the league: one table per graph, every number as CSV, two pictures, and the goals."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from drdsgd import plots
+from drdsgd.files import write_text
+from drdsgd.league.entrants import ENTRANTS, OURS
+from drdsgd.league.goals import LIMIT, goals, limit
+from drdsgd.league.plan import (
+    AT_EQUAL_FLOATS,
+    TRIALS,
+    TUNING_SEEDS,
+    Arena,
+    Place,
+    arenas,
+    at_equal_rounds,
+    hardships,
+    paper_runs,
+    places,
+    reported,
+)
+from drdsgd.paper import pages
+from drdsgd.paper.claims import Claim, paired
+from drdsgd.paper.pages import Block, Heading, Picture, Table, Text
+from drdsgd.paper.parts import Row
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.results import end_rows, verdict_table, write_csv, write_verdicts
+from drdsgd.paper.store import Done, Kept, diverged, ends
+from drdsgd.plots import COLOURS
+from drdsgd.summary import KINDS, MEASURES, Estimate, Kind, Measure, signed
+
+__all__ = ["write"]
+
+TITLE = "The league"
+COLUMNS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
+MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another problem": "x", "pooled": "D"}
+
+
+def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
+    """Write the page, the CSV files and the pictures; the goals with their verdicts."""
+    claims = goals(s, done)
+    blocks: list[Block] = [Heading(TITLE, 1), *_about(s), verdict_table(claims, "wanted")]
+    ends_, tuning = [], []
+    for arena in arenas(s):
+        here = places(arena, done)
+        ends_ += list(_end_rows(arena, here, done))
+        tuning += list(_tuning_rows(here))
+        stem = folder / ("front-" + ("ring" if arena.graph == "ring" else "erdos-renyi"))
+        _save(front(arena, here, done), stem)
+        blocks += [
+            Heading(f"{arena.data}, {arena.graph}: equal rounds"),
+            Picture(stem.with_name(f"{stem.name}.png"), "Worst against average accuracy of the consensus model."),
+            _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, limit(here), s, done),
+        ]
+        if arena.graph in AT_EQUAL_FLOATS:
+            counted = {name: reported(one, here["DSGD"], done) for name, one in here.items()}
+            _save(against_floats(counted, done), folder / "floats")
+            blocks += [
+                Heading(f"{arena.data}, {arena.graph}: equal floats sent"),
+                Picture(folder / "floats.png", "Worst accuracy of the consensus model against floats sent."),
+                _table(here, counted, limit(here), s, done),
+                Heading("Harder circumstances", 3),
+                _hard_table(here, s, done),
+            ]
+    write_csv(folder / "results.csv", ends_)
+    write_csv(folder / "tuning.csv", tuning)
+    write_verdicts(folder, claims)
+    write_text(folder / "README.md", pages.markdown(blocks, folder))
+    return claims
+
+
+def _about(s: Settings) -> list[Block]:
+    trials, seeds = (3, 1) if s.quick else (TRIALS, TUNING_SEEDS)
+    return [
+        Text(
+            "Every method on the same devices: 25 of them, 2 shards each, the same model, batches and first model. "
+            f"Each is tuned on each graph over {trials} trials of {seeds} seeds on validation data cut from the "
+            "training set, by the consensus model's worst accuracy: step size and schedule first, then its own "
+            f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error."
+        ),
+        Text(
+            f"The limit is {LIMIT}: all data in one place, with the same model and as many gradients, and weights by "
+            "the softmax of the devices' losses. Methods with a server talk to all devices at once, and are baselines. "
+            "Another problem: inputs that shift (FedRobust), personal models (Ditto), corrupted updates (RFA). "
+            "Stochastic gradient push is DSGD on an undirected graph, and so is not listed."
+        ),
+    ]
+
+
+def _table(here: Mapping[str, Place], by_name: Mapping[str, Group], best: Group, s: Settings, done: Done) -> Table:
+    """A row per entrant, the best worst accuracy first."""
+    rows = []
+    top = ends(best.runs(done), "consensus", "worst")
+    for name, group in by_name.items():
+        runs = group.runs(done)
+        cells = [str(_estimate(runs, kind, measure)) for kind in KINDS for measure in MEASURES]
+        below = paired(ends(runs, "consensus", "worst"), top)
+        sent = statistics.fmean(run.floats_sent for run in runs) if runs else None
+        values = list(ends(runs, "consensus", "worst").values())
+        rows.append((
+            statistics.fmean(values) if values else -1.0,
+            [
+                f"**{name}**" if name == OURS else name, here[name].entrant.kind, f"{group.example.rounds}",
+                f"{sent / 1e6:.0f}" if sent else "—", *cells, signed(below) if below.n else "—",
+                f"{diverged(runs)} of {len(runs)}",
+            ],
+        ))  # fmt: skip
+    columns = [
+        f"{COLUMNS[measure]}{'' if kind == 'consensus' else ', local'}" for kind in KINDS for measure in MEASURES
+    ]
+    head = ["method", "kind", "rounds", "million floats", *columns, "worst, from the limit", "diverged"]
+    return Table(head, [row for _, row in sorted(rows, key=lambda one: -one[0])])
+
+
+def _estimate(runs: Sequence[Kept], kind: Kind, measure: Measure) -> Estimate:
+    return Estimate.over(list(ends(runs, kind, measure).values()))
+
+
+def _hard_table(here: Mapping[str, Place], s: Settings, done: Done) -> Table:
+    rows = []
+    for name, one in here.items():
+        usual = at_equal_rounds(one)
+        for what, group in hardships(one).items():
+            runs = group.runs(done)
+            d = [
+                paired(
+                    ends(runs, "consensus", measure),
+                    ends(usual.runs(done), "consensus", measure),
+                )
+                for measure in ("average", "worst")
+            ]
+            rows.append([
+                name, what, *(str(_estimate(runs, "consensus", m)) for m in ("average", "worst")),
+                *(signed(change) if change.n else "—" for change in d), f"{diverged(runs)} of {len(runs)}",
+            ])  # fmt: skip
+    return Table(["method", "", "average", "worst", "average, change", "worst, change", "diverged"], rows)
+
+
+# --------------------------------------------------------------------------------------------------- CSV
+
+
+def _end_rows(arena: Arena, here: Mapping[str, Place], done: Done) -> Iterator[Row]:
+    for name, one in here.items():
+        sides = {"equal rounds": at_equal_rounds(one)}
+        if arena.graph in AT_EQUAL_FLOATS:
+            sides |= {"equal floats": reported(one, here["DSGD"], done), **hardships(one)}
+        for side, group in sides.items():
+            for run in group.runs(done):
+                place = {"data": arena.data, "graph": arena.graph, "method": name, "side": side}
+                for row in end_rows(place, run):
+                    yield {**row, "rounds": run.experiment.rounds, "floats_sent": run.floats_sent}
+
+
+def _tuning_rows(here: Mapping[str, Place]) -> Iterator[Row]:
+    for name, one in here.items():
+        for number, (point, score) in enumerate(one.found.tried):
+            settings = " ".join(f"{key}={value}" for key, value in point.items())
+            yield {
+                "graph": one.arena.graph, "method": name, "trial": number, "settings": settings,
+                "worst_on_validation": f"{score:.2f}", "chosen": point == one.tuned,
+            }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- pictures
+
+
+def _save(figure: Figure, stem: Path) -> None:
+    with plots.style():
+        for suffix in (".png", ".pdf"):
+            plots.save(figure, stem.with_name(stem.name + suffix))
+
+
+def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
+    """Worst against average accuracy: who is above and to the right of whom."""
+    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+    axes = figure.subplots()
+    colours = dict(zip(MARKS, COLOURS, strict=False))
+    sides = {name: (one.entrant.kind, at_equal_rounds(one)) for name, one in here.items()}
+    if arena.graph in AT_EQUAL_FLOATS:
+        sides |= {f"{name}, the paper's η": ("without a server", group) for name, group in paper_runs(arena.s).items()}
+    for name, (kind, group) in sides.items():
+        runs = group.runs(done)
+        average, worst = (_estimate(runs, "consensus", measure) for measure in ("average", "worst"))
+        if not worst.n:
+            continue
+        axes.errorbar(
+            average.mean, worst.mean, xerr=_error(average), yerr=_error(worst), marker=MARKS[kind], color=colours[kind],
+            markersize=11 if kind == "ours" else 6, linewidth=0.8, capsize=0,
+        )  # fmt: skip
+        axes.annotate(name, (average.mean, worst.mean), xytext=(5, 4), textcoords="offset points", fontsize=7)
+    axes.set_xlabel("average test accuracy (%)")
+    axes.set_ylabel("worst device's test accuracy (%)")
+    axes.set_title(f"{arena.data}, {arena.graph}: tuned alike, equal rounds, consensus model")
+    handles = [
+        Line2D([], [], marker=mark, color=colours[kind], linestyle="", label=kind) for kind, mark in MARKS.items()
+    ]
+    axes.legend(handles=handles, loc="lower right")
+    return figure
+
+
+def against_floats(groups: Mapping[str, Group], done: Done) -> Figure:
+    """Worst accuracy against floats sent, mean over seeds."""
+    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+    axes = figure.subplots()
+    kinds = {entrant.name: entrant.kind for entrant in ENTRANTS}
+    grey, shown = "#bbbbbb", 0
+    for name, group in groups.items():
+        runs = [run for run in group.runs(done) if run.status == "finished"]
+        if not runs or kinds[name] not in ("without a server", "ours"):
+            continue
+        sent = [statistics.fmean(run.floats_sent for run in runs) * t / runs[0].rounds[-1] for t in runs[0].rounds]
+        worst = [
+            statistics.fmean(values) for values in zip(*(run.curves["consensus"]["worst"] for run in runs), strict=True)
+        ]
+        mine = name == OURS
+        colour = COLOURS[shown % len(COLOURS)] if shown < len(COLOURS) or mine else grey
+        shown += 1
+        axes.plot(sent, worst, color=colour, linewidth=2.4 if mine else 1.0, label=name, zorder=3 if mine else 2)
+    axes.set_xlabel("floats sent by all devices")
+    axes.set_ylabel("worst device's test accuracy (%)")
+    axes.legend(fontsize=7, ncols=2)
+    return figure
+
+
+def _error(estimate: Estimate) -> float:
+    return estimate.error if estimate.n > 1 else 0.0

@@ -1,0 +1,104 @@
+"""Tuning: the same budget of trials for every method, spent one setting after another.
+
+A search begins at a point, which is a value for every setting that may be tuned, and tries the step sizes first; as
+long as the best of them lies at an end, it goes on there. Then every other setting in turn, all of its values beside
+what is best so far, then steps between those that were tried, and again from the start until the budget is spent, or
+there is nothing new to try. What it tries next depends on scores alone, so a search that is asked again with the same
+scores goes the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Point", "Search", "search"]
+
+# the value of every setting that is tuned, by name
+Point = Mapping[str, Any]
+
+# multiples of the step size at the start that are tried first
+FIRST = (1.0, 0.5, 2.0, 4.0)
+
+
+@dataclass
+class Search:
+    """Points that were tried, with their scores, in that order; and those whose scores are wanted next, if any."""
+
+    tried: list[tuple[Point, float]] = field(default_factory=list)
+    wanted: list[Point] = field(default_factory=list)
+
+    @property
+    def best(self) -> Point | None:
+        """The point with the largest score; the first of equals. None if every score is minus infinity."""
+        if not self.tried:
+            return None
+        point, score = max(self.tried, key=lambda one: one[1])
+        return None if score == -math.inf else point
+
+
+def search(
+    start: Point, axes: Mapping[str, Sequence[Any]], budget: int, score: Callable[[Point], float | None]
+) -> Search:
+    """Spend the budget from `start` on; `score` gives None for a point whose score is not known yet.
+
+    `axes` are the values of each setting but "eta", in the order in which they are tuned.
+
+    >>> found = search({"eta": 1.0, "mu": 1.0}, {"mu": (1.0, 3.0)}, 6, lambda p: -abs(p["eta"] - 2) - abs(p["mu"] - 3))
+    >>> len(found.tried), found.best == {"eta": 2.0, "mu": 3.0}
+    (6, True)
+    """
+    found = Search()
+    for candidates in _stages(start, axes, found):
+        known = {_key(point) for point, _ in found.tried}
+        new = [point for point in candidates if _key(point) not in known][: budget - len(found.tried)]
+        scores = [score(point) for point in new]
+        found.wanted = [point for point, value in zip(new, scores, strict=True) if value is None]
+        if found.wanted:
+            return found
+        found.tried += [(point, value) for point, value in zip(new, scores, strict=True) if value is not None]
+        if len(found.tried) >= budget:
+            break
+    return found
+
+
+def _stages(start: Point, axes: Mapping[str, Sequence[Any]], found: Search) -> Iterator[list[Point]]:
+    """What to try next; `found` grows between two of them."""
+    yield [{**start, "eta": _rounded(m * start["eta"])} for m in FIRST]
+    before = 0
+    for finer in itertools.count():
+        if len(found.tried) == before:  # a whole turn with nothing new
+            return
+        before = len(found.tried)
+        while at_end := _beyond(found, start):
+            yield [at_end]
+        for name, values in axes.items():
+            yield [{**(found.best or start), name: value} for value in values]
+        best = found.best or start
+        between = 2 ** (0.5 ** (1 + finer))
+        yield [{**best, "eta": _rounded(best["eta"] * m)} for m in (between, 1 / between)]
+
+
+def _beyond(found: Search, start: Point) -> Point | None:
+    """A step size beyond all that were tried, if the best one of them is the largest or the smallest."""
+    best = found.best
+    if best is None:  # all diverged: shorter steps
+        return {**start, "eta": _rounded(min(point["eta"] for point, _ in found.tried) / 2)}
+    alike = [point["eta"] for point, _ in found.tried if {**point, "eta": 0} == {**best, "eta": 0}]
+    if len(alike) < 3:  # that of a setting that was only tried in passing says little about its step size
+        return None
+    if best["eta"] == max(alike):
+        return {**best, "eta": _rounded(2 * best["eta"])}
+    return {**best, "eta": _rounded(best["eta"] / 2)} if best["eta"] == min(alike) else None
+
+
+def _key(point: Point) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(point.items()))
+
+
+def _rounded(eta: float) -> float:
+    """Three digits: a step size that can be typed."""
+    return float(f"{eta:.3g}")

@@ -1,0 +1,156 @@
+"""The league's runs: the same budget for all, no test data in tuning, equal floats by what was counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
+from drdsgd.league import goals, plan
+from drdsgd.league.entrants import ENTRANTS, OURS, Entrant
+from drdsgd.league.plan import Arena, Place
+from drdsgd.methods import SERVERS
+from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.store import Done, Kept
+from tests.made import kept
+
+S = Settings(seeds=(0, 1))
+ARENA = plan.arenas(S)[0]
+BY_NAME = {entrant.name: entrant for entrant in ENTRANTS}
+
+
+def finished(group: Group, worst: float, floats: int = 1000) -> dict[Experiment, Kept]:
+    """All runs of a group, with one device at `worst` and the others at 80 %."""
+    runs = {e: kept(e, [80.0, worst, *[80.0] * (e.devices - 2)]) for e in group.experiments}
+    return {e: replace(run, floats_sent=floats * e.rounds) for e, run in runs.items()}
+
+
+def tuned(names: list[str], worst: dict[str, float], arena: Arena = ARENA) -> dict[Experiment, Kept]:
+    """Everything that the tuning of these entrants asks for; the larger eta, the better, up to 0.4."""
+    done: dict[Experiment, Kept] = {}
+    for name in names:
+        while (one := plan.place(arena, BY_NAME[name], done)).found.wanted:
+            for point in one.found.wanted:
+                done |= finished(plan.trial(arena, one.entrant, point), min(point["eta"], 0.8 - point["eta"]) * 50)
+        done |= finished(plan.at_equal_rounds(one), worst.get(name, 50.0))
+    return done
+
+
+@pytest.mark.parametrize("entrant", ENTRANTS, ids=lambda entrant: entrant.name)
+def test_every_entrant_is_an_experiment_that_can_be(entrant: Entrant) -> None:
+    for arena in plan.arenas(S):
+        e = Group.of(S, {**arena.fields(entrant), **entrant.start}).example
+        algorithm, mixing = make_algorithm(e), make_mixing(e, make_graph(e))
+        if e.algorithm not in SERVERS:
+            algorithm.optimizer.check(mixing)  # type: ignore[union-attr]  # not one with a server
+        assert (e.devices, e.rounds, e.batch_size, e.shards) == (25, 300, 87, 2)
+
+
+def test_entrants_differ() -> None:
+    assert len(BY_NAME) == len(ENTRANTS)
+    assert len({Group.of(S, {**ARENA.fields(one), **one.start}).example for one in ENTRANTS}) == len(ENTRANTS)
+
+
+def test_all_have_the_same_trials_and_none_sees_test_data_or_a_reported_seed() -> None:
+    names = ["DSGD", "AD-GDA", OURS, "FedAvg"]
+    done = tuned(names, {})
+    for name in names:
+        one = plan.place(ARENA, BY_NAME[name], done)
+        assert len(one.found.tried) == plan.TRIALS and one.tuned is not None
+        for point, _ in one.found.tried:
+            for e in plan.trial(ARENA, one.entrant, point).experiments:
+                assert e.validation is not None and e.seed not in S.seeds
+        for e in plan.at_equal_rounds(one).experiments:
+            assert e.validation is None and e.seed in S.seeds
+            assert e.eta == one.tuned["eta"]
+
+
+def test_before_it_is_tuned_an_entrant_has_no_reported_runs() -> None:
+    one = plan.place(ARENA, BY_NAME["DSGD"], {})
+    assert one.tuned is None and not plan.at_equal_rounds(one).ready
+    assert all(not group.runs({}) for group in plan.groups(S, {}))
+
+
+def sending(name: str, floats: int, done: Done) -> tuple[Place, Place, dict[Experiment, Kept]]:
+    """An entrant that sends so much per round beside DSGD, which sends 1000."""
+    one, dsgd = (plan.place(ARENA, BY_NAME[each], done) for each in (name, "DSGD"))
+    return one, dsgd, {**done, **finished(plan.at_equal_rounds(one), 50.0, floats)}
+
+
+def test_equal_floats_are_more_rounds_where_less_is_sent() -> None:
+    done = tuned(["DSGD", "CHOCO-SGD, 4 bits", "gradient tracking", "QG-DSGDm"], {})
+    for name, floats, rounds in (("CHOCO-SGD, 4 bits", 125, 2400), ("gradient tracking", 2000, 150)):
+        one, dsgd, known = sending(name, floats, done)
+        at_floats = plan.at_equal_floats(one, dsgd, known)
+        assert at_floats is not None and at_floats.rounds == rounds
+        assert not at_floats.reported.ready and len(at_floats.trials) == 3
+        etas = [group.example.eta for group in at_floats.trials]
+        for group, worst in zip(at_floats.trials, (10.0, 30.0, 20.0), strict=True):
+            known |= finished(group, worst)
+        chosen = plan.reported(one, dsgd, known)
+        assert chosen.ready and chosen.example.eta == etas[1]
+        assert (chosen.example.rounds, chosen.example.batch_size) == (rounds, 87)
+    one, dsgd, known = sending("QG-DSGDm", 1001, done)
+    assert plan.at_equal_floats(one, dsgd, known) is None
+    assert plan.reported(one, dsgd, known) == plan.at_equal_rounds(one)
+
+
+def test_hardships_are_of_the_tuned_method() -> None:
+    done = tuned([OURS, "DSGD"], {})
+    hard = plan.hardships(plan.place(ARENA, BY_NAME[OURS], done))
+    assert list(hard) == list(plan.HARDSHIPS)
+    assert hard[plan.FAILING].example.link_failures == 0.2
+    assert hard[plan.UNCAPPED].example.weight_cap == 1e6
+    assert list(plan.hardships(plan.place(ARENA, BY_NAME["DSGD"], done))) == [plan.FAILING, plan.LABELS]
+    assert plan.hardships(plan.place(ARENA, BY_NAME["FedAvg"], done)) == {}
+
+
+# ---------------------------------------------------------------------------------------------- goals
+
+
+def verdicts(done: Done) -> dict[str, str]:
+    """The first finding of each goal."""
+    return {claim.text[:12]: next(iter(claim.findings.values())).verdict for claim in goals.goals(S, done)}
+
+
+def test_without_runs_no_goal_is_judged() -> None:
+    assert set(verdicts({}).values()) == {"not run yet"}
+
+
+def test_goals_that_are_reached_and_that_are_not() -> None:
+    everybody = [one.name for one in ENTRANTS if one.kind in ("without a server", "ours", "pooled")]
+    worst = {OURS: 70.0, "pooled data, group DRO": 72.0}
+    for lead, verdict in ((20.0, "holds"), (2.0, "holds in part"), (-5.0, "does not hold")):
+        done = tuned(everybody, {**dict.fromkeys(everybody, 70.0 - lead), **worst})
+        for name, group in plan.paper_runs(S).items():
+            done |= finished(group, 30.0 if name == "DSGD" else 60.0)
+        found = goals.goals(S, done)
+        near, paper, others = (list(claim.findings.values()) for claim in found[:3])
+        assert near[0].verdict == "holds"
+        assert [finding.verdict for finding in paper] == ["holds", "holds in part"]
+        assert others[0].verdict == verdict and len(others) == 20
+    far = tuned(everybody, {OURS: 40.0, "pooled data, group DRO": 72.0})
+    assert goals.goals(S, far)[0].findings["worst"].verdict == "does not hold"
+
+
+def test_random_labels_are_judged_by_the_other_devices() -> None:
+    done = tuned([OURS], {OURS: 70.0})
+    one = plan.place(ARENA, BY_NAME[OURS], done)
+    hard = plan.hardships(one)
+    usual = plan.at_equal_rounds(one)
+    done |= {e: kept(e, [80.0, 70.0, *[80.0] * 23]) for e in usual.experiments}
+    done |= {e: kept(e, [0.0, 70.0, *[79.0] * 23]) for e in hard[plan.LABELS].experiments}
+    done |= {e: kept(e, [0.0, 20.0, *[60.0] * 23]) for e in hard[plan.UNCAPPED].experiments}
+    done |= {e: kept(e, [80.0, 65.0, *[80.0] * 23]) for e in hard[plan.FAILING].experiments}
+    *_, failing, labels = goals.goals(S, done)
+    assert failing.findings["worst"].verdict == "does not hold"
+    assert [finding.verdict for finding in labels.findings.values()] == ["holds", "does not hold"]
+
+
+def test_rounds_to_enough() -> None:
+    e = plan.paper_runs(S)["DSGD"].example
+    run = kept(e, [90.0] * e.devices)
+    reached = goals.rounds_to(run, 50.0)
+    assert reached is not None and run.curves["consensus"]["worst"][run.rounds.index(reached)] >= 50
+    assert goals.rounds_to(run, 99.0) is None
