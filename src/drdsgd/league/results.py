@@ -40,6 +40,8 @@ __all__ = ["write"]
 
 TITLE = "The league"
 COLUMNS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
+# points of average accuracy that the picture of all shows; of the worst, twice as many
+SHOWN = 25.0
 MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another problem": "x", "pooled": "D"}
 
 
@@ -56,7 +58,10 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
         _save(front(arena, here, done), stem)
         blocks += [
             Heading(f"{arena.data}, {arena.graph}: equal rounds"),
-            Picture(stem.with_name(f"{stem.name}.png"), "Worst against average accuracy of the consensus model."),
+            Picture(
+                stem.with_name(f"{stem.name}.png"),
+                "Worst against average accuracy of the consensus model; bars are standard errors.",
+            ),
             _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, limit(here), s, done),
         ]
         if arena.graph in AT_EQUAL_FLOATS:
@@ -178,30 +183,43 @@ def _save(figure: Figure, stem: Path) -> None:
 
 
 def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
-    """Worst against average accuracy: who is above and to the right of whom."""
-    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
-    axes = figure.subplots()
-    colours = dict(zip(MARKS, COLOURS, strict=False))
+    """Worst against average accuracy: who is above and to the right of whom. Numbers are explained beside it."""
     sides = {name: (one.entrant.kind, at_equal_rounds(one)) for name, one in here.items()}
     if arena.graph in AT_EQUAL_FLOATS:
         sides |= {f"{name}, the paper's η": ("without a server", group) for name, group in paper_runs(arena.s).items()}
-    for name, (kind, group) in sides.items():
-        runs = group.runs(done)
-        average, worst = (_estimate(runs, "consensus", measure) for measure in ("average", "worst"))
-        if not worst.n:
-            continue
+    found = [
+        (name, kind, _estimate(runs, "consensus", "average"), _estimate(runs, "consensus", "worst"))
+        for name, (kind, group) in sides.items()
+        if ends(runs := group.runs(done), "consensus", "worst")
+    ]
+    ranked = sorted(found, key=lambda one: -one[3].mean)
+    figure = Figure(figsize=(10.5, 6.0), layout="constrained")
+    axes, beside = figure.subplots(1, 2, width_ratios=(3, 1))
+    beside.axis("off")
+    colours = dict(zip(MARKS, COLOURS, strict=False))
+    for number, (name, kind, average, worst) in enumerate(ranked, start=1):
         axes.errorbar(
             average.mean, worst.mean, xerr=_error(average), yerr=_error(worst), marker=MARKS[kind], color=colours[kind],
             markersize=11 if kind == "ours" else 6, linewidth=0.8, capsize=0,
         )  # fmt: skip
-        axes.annotate(name, (average.mean, worst.mean), xytext=(5, 4), textcoords="offset points", fontsize=7)
+        axes.annotate(
+            f"{number}", (average.mean, worst.mean), xytext=(5, 4), textcoords="offset points", fontsize=7,
+            annotation_clip=True,
+        )  # fmt: skip
+        line = 1 - number / (len(ranked) + 1)
+        beside.text(0, line, f"{number:>2}  {name}", color=colours[kind], fontsize=7, va="center")
+    if ranked:  # what is far behind all others would squeeze these into a corner
+        right, top = max(one[2].mean for one in ranked), ranked[0][3].mean
+        axes.set_xlim(left=max(axes.get_xlim()[0], right - SHOWN))
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], top - 2 * SHOWN))
     axes.set_xlabel("average test accuracy (%)")
     axes.set_ylabel("worst device's test accuracy (%)")
-    axes.set_title(f"{arena.data}, {arena.graph}: tuned alike, equal rounds, consensus model")
+    data = "digits, a quick check" if arena.s.quick else arena.data
+    axes.set_title(f"{data}, {arena.graph}: tuned alike, equal rounds, consensus model", fontsize="medium")
     handles = [
         Line2D([], [], marker=mark, color=colours[kind], linestyle="", label=kind) for kind, mark in MARKS.items()
     ]
-    axes.legend(handles=handles, loc="lower right")
+    axes.legend(handles=handles, loc="lower right", fontsize=8)
     return figure
 
 
@@ -225,7 +243,8 @@ def against_floats(groups: Mapping[str, Group], done: Done) -> Figure:
         axes.plot(sent, worst, color=colour, linewidth=2.4 if mine else 1.0, label=name, zorder=3 if mine else 2)
     axes.set_xlabel("floats sent by all devices")
     axes.set_ylabel("worst device's test accuracy (%)")
-    axes.legend(fontsize=7, ncols=2)
+    if shown:
+        axes.legend(fontsize=7, ncols=2)
     return figure
 
 
