@@ -279,13 +279,13 @@ def top_k(k: int) -> Compress:
 
 
 def quantized(bits: int) -> Compress:
-    """Every entry to the nearest of 2^bits - 1 levels between minus and plus the largest, in blocks of 256."""
+    """Every entry to the nearest of 2^bits - 1 levels between minus and plus the largest, in blocks of 32."""
     levels = 2 ** (bits - 1) - 1
 
     def compress(x: Tensor, t: int) -> Tensor:
         values, result = x.tolist(), []
-        for start in range(0, len(values), 256):
-            block = values[start : start + 256]
+        for start in range(0, len(values), 32):
+            block = values[start : start + 32]
             scale = max(abs(v) for v in block)
             result += [scale * round(v / scale * levels) / levels if scale else 0.0 for v in block]
         return torch.tensor(result, dtype=x.dtype)

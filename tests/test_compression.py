@@ -30,7 +30,7 @@ def count(part: float, d: int) -> int:
 
 
 def quantized_row(bits: int) -> Row:
-    return Row(quantized(bits), lambda d, size: math.ceil(d * bits / 8) + size * math.ceil(d / 256))
+    return Row(quantized(bits), lambda d, size: math.ceil(d * bits / 8) + size * math.ceil(d / 32))
 
 
 COMPRESSORS = {
@@ -44,8 +44,8 @@ COMPRESSORS = {
     "8 bits": quantized_row(8),
 }
 every = pytest.mark.parametrize("row", COMPRESSORS.values(), ids=COMPRESSORS.keys())
-# also around a block of 256, and where a byte is not full
-SIZES = st.sampled_from([1, 2, 3, 5, 7, 64, 255, 256, 257, 300, 513])
+# also around blocks of 32, and where a byte is not full
+SIZES = st.sampled_from([1, 2, 3, 5, 7, 31, 32, 33, 64, 97, 300])
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 
@@ -96,13 +96,13 @@ def test_at_random_it_is_so_on_average(row: Row) -> None:
 
 
 def test_the_bound_is_no_looser_than_it_is() -> None:
-    """Entries all alike are the worst for top k; one that is large and 255 that round down are for few bits."""
+    """Entries all alike are the worst for top k; one that is large and 31 that round down are for few bits."""
     x = torch.ones(1, 50)
     assert float((x - sent(top_k(0.1), x)).square().sum() / 50) == pytest.approx(1 - top_k(0.1).delta(50))
-    x = torch.full((1, 256), 0.4999)
+    x = torch.full((1, 32), 0.4999)
     x[0, 3] = 1
     lost = float((x - sent(quantized(2), x)).square().sum() / x.square().sum())
-    assert 0.95 < lost < 1 - quantized(2).delta(256)
+    assert 0.85 < lost < 1 - quantized(2).delta(32)
 
 
 @every
@@ -124,13 +124,13 @@ def test_the_sizes_of_the_docstring(d: int) -> None:
     k = count(0.1, d)
     assert numbers == {
         "none": d, "top tenth": 2 * k, "top half": d, "random tenth": k, "random half": d / 2,
-        "2 bits": (2 / 32 + 1 / 256) * d, "4 bits": (4 / 32 + 1 / 256) * d, "8 bits": (8 / 32 + 1 / 256) * d,
+        "2 bits": 3 / 32 * d, "4 bits": 5 / 32 * d, "8 bits": 9 / 32 * d,
     }  # fmt: skip
 
 
 @given(messages(), st.sampled_from([2, 4, 8]))
 def test_rounding_is_never_further_away_than_zero(x: Tensor, bits: int) -> None:
-    """Every entry by itself; and the largest of each block of 256 is exact."""
+    """Every entry by itself; and the largest of each block of 32 is exact."""
     found = sent(quantized(bits), x)
     assert ((x - found).abs() <= x.abs() * (1 + 1e-6)).all()
     step = 2 / (2**bits - 2)

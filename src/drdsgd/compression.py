@@ -10,7 +10,7 @@ gossip rests on,
     top_k            the k entries that are largest, and which they are   k + k numbers      delta = k / d
     random_k         k entries, the same of all devices in a round,       k numbers          delta = k / d
                      which every device draws for itself from the seed
-    quantized        b bits per entry, and a scale per block of 256       (b / 32 + 1 / 256) d, delta >= 1 / 256
+    quantized        b bits per entry, and a scale per block of 32        (b + 1) / 32 d     delta >= 1 / 32
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ __all__ = ["Compressor", "Parts", "no_compression", "quantized", "random_k", "to
 
 Parts = tuple[Tensor, ...]
 
-# entries that share a scale
-BLOCK = 256
+# Entries that share a scale. What a model lacks is uneven: with 256 to a block and 4 bits most entries round to zero
+# beside the largest, and CHOCO-SGD diverges at step sizes that DSGD takes; with 32 it follows DSGD.
+BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def random_k(part: float, seed: int = 0) -> Compressor:
 
 
 def quantized(bits: int) -> Compressor:
-    """Every entry rounded to one of 2^bits - 1 levels between minus and plus the largest of its block of 256.
+    """Every entry rounded to one of 2^bits - 1 levels between minus and plus the largest of its block of 32.
 
     Rounding never takes an entry further from x than zero is, and the largest is exact.
 

@@ -109,9 +109,9 @@ MESSAGES: dict[str, tuple[Compressor, int]] = {
     "none": (no_compression(), 300),
     "top tenth": (top_k(0.1), 60),
     "random tenth": (random_k(0.1), 30),
-    "8 bits": (quantized(8), 75 + 2),
-    "4 bits": (quantized(4), 38 + 2),  # 37.5 rounded up
-    "2 bits": (quantized(2), 19 + 2),  # 18.75
+    "8 bits": (quantized(8), 75 + 10),
+    "4 bits": (quantized(4), 38 + 10),  # 37.5 rounded up
+    "2 bits": (quantized(2), 19 + 10),  # 18.75
 }
 
 
