@@ -46,7 +46,7 @@ def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: 
     normalized = ALGORITHMS[name].options.get("weights") == "normalized"
     said = objective.sends.removesuffix(" if normalized") if normalized else objective.sends
     beside = numbers(said, d, 6) if said and "if" not in said else 0
-    if "compressed" in optimizer.sends:
+    if "compressed" in optimizer.sends or "compression" in ALGORITHMS[name].options:
         assert floats < 30 * (d // 4 + beside)
     else:
         assert floats == 30 * (numbers(optimizer.sends, d, 6) + beside)
@@ -84,6 +84,11 @@ def test_any_objective_goes_with_any_optimizer() -> None:
             assert isinstance(made, Algorithm) and made.name == title(e)
 
 
+def test_uncompressed_messages_are_averaged_as_they_are() -> None:
+    assert Experiment(algorithm="choco-sgd", compression="none").gamma == 1
+    assert Experiment(algorithm="choco-sgd").gamma == 0.8
+
+
 def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
     assert Experiment(algorithm="dr-dsgd", objective="kl-dro", optimizer="dsgd") == Experiment(algorithm="dr-dsgd")
     assert Experiment(algorithm="dsgd", objective="kl-dro").objective == "kl-dro"
@@ -103,6 +108,11 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"graph": "directed-ring"}, "a directed graph's W is not doubly stochastic"),
         ({"optimizer": "gradient-tracking", "graph": "directed-erdos-renyi"}, "a directed graph's W is not doubly"),
         ({"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"}, "--mixing matcha: not for a directed"),
+        (
+            {"graph": "directed-ring", "algorithm": "sgp", "objective": "q-ffl"},
+            "weights that need other devices' losses",
+        ),
+        ({"graph": "ring", "mixing": "one-peer-exponential"}, "--mixing one-peer-exponential: its links are none of"),
         ({"mixing": "matsha"}, "--mixing matsha: unknown, did you mean matcha?"),
         ({"mixing": "matcha:x"}, "--mixing matcha:x: 'x' is not a number; write matcha:0.5"),
         ({"mixing": "matchings:2"}, "--mixing matchings:2: matchings takes no number"),

@@ -26,7 +26,7 @@ from torch import Tensor
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.graphs import complete, erdos_renyi, ring
-from drdsgd.mixing import Mixing, metropolis, metropolis_matrix
+from drdsgd.mixing import Mixing, local_steps, metropolis, metropolis_matrix
 from drdsgd.objectives import (
     NEWEST,
     Hosted,
@@ -496,6 +496,19 @@ def softmax_weights(loss: Tensor, mu: float, share: Tensor | None = None) -> Ten
     """K p_i h_i / sum_j p_j h_j."""
     log_share = 0 if share is None else share.log()
     return len(loss) * torch.softmax(loss / mu + log_share, dim=0)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: kl_dro(0.5, weights="normalized"), lambda: chi2_dro(1.0), lambda: kl_ball(0.1)]
+)
+def test_rounds_without_gossip_leave_estimates_as_they_are(make: Callable[[], Objective]) -> None:
+    """Else a device would come to compare itself with itself, and all weights would become 1."""
+    loss = torch.linspace(0, 2, 9, dtype=torch.float64)
+    hosted, ring_of_9 = Hosted.all_of(torch.ones(9, dtype=torch.float64)), metropolis(ring(9))
+    *_, (always, _) = weights_over(make(), ring_of_9, [loss] * 21, hosted)
+    *_, (now_and_then, _) = weights_over(make(), local_steps(ring_of_9, 5), [loss] * 101, hosted)
+    assert torch.allclose(now_and_then, always, rtol=1e-9)
+    assert float(always.max() - always.min()) > 0.2
 
 
 @given(LOSSES, st.floats(0.01, 50), st.integers(0, 2**32 - 1))

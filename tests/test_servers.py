@@ -474,6 +474,11 @@ def test_every_device_takes_part_as_often_as_any_other() -> None:
     assert at(0).draw(None).tolist() == at(0).draw(K).tolist() == list(range(K))
 
 
+def test_drfa_that_leaves_the_floats_is_said_to_diverge() -> None:
+    with pytest.raises(Diverged, match=r"^diverged in round \d+: the (weight|loss|model) of device \d is not finite"):
+        drdsgd.train(**options(algorithm=servers.drfa(1e12), model=models.mlp((6,), 3, [8]), rounds=30))
+
+
 def test_drfa_draws_devices_as_often_as_lambda_says() -> None:
     at, dual = draws(), torch.tensor([0.0, 0.1, 0.4, 0.0, 0.3, 0.2, 0.0], dtype=torch.float64)
     often = torch.zeros(K, dtype=torch.float64)

@@ -383,3 +383,10 @@ def test_a_study_is_extended_never_narrowed() -> None:
     assert extended(study, ["dr-dsgd:mu=3"], [5], {}) == Study(
         ("dsgd", "dr-dsgd", "dr-dsgd:mu=3"), (0, 1, 2, 5), {"rounds": 5}
     )
+
+
+def test_a_part_that_all_share_goes_to_those_that_have_parts(tmp_path: Path) -> None:
+    plan = Study(("dsgd", "fedavg"), (0,), {**FIELDS, "objective": "q-ffl", "q": 2.0, "clients": 3})
+    by_label = {cell.label: cell.experiment for cell in plan.cells(tmp_path)}
+    assert (by_label["dsgd"].objective, by_label["dsgd"].q, by_label["dsgd"].clients) == ("q-ffl", 2.0, None)
+    assert (by_label["fedavg"].objective, by_label["fedavg"].q, by_label["fedavg"].clients) == (None, None, 3)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import drdsgd
-from drdsgd import data, graphs, models, optimizers
+from drdsgd import data, graphs, models, objectives, optimizers
 from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Mix
 from drdsgd.errors import Diverged, InputError
@@ -210,3 +210,11 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
 def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         drdsgd.train(**options(**change))
+
+
+def test_a_run_of_another_version_is_not_continued() -> None:
+    """Its state has other names: there is no way to go on exactly."""
+    *_, last = drdsgd.trajectory(**options(rounds=2))
+    other = drdsgd.Algorithm(objectives.kl_dro(2.0, weights="normalized"), optimizers.momentum(0.1))
+    with pytest.raises(InputError, match="the run to continue has share as its objective's state, which is now"):
+        drdsgd.trajectory(**options(algorithm=other, start=last))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drdsgd import optimizers
+from drdsgd.mixing import Mixing
 from drdsgd.objectives import Objective, Weights, erm, kl_dro
 from drdsgd.optimizers import GossipOptimizer
 from drdsgd.schedules import Schedule
@@ -24,6 +25,11 @@ class Algorithm:
     optimizer: GossipOptimizer
     name: str = "your algorithm"
     weight_decay: float = 0.0
+
+    def check(self, mixing: Mixing) -> None:
+        """Refuse a mixing with which it does not work."""
+        self.optimizer.check(mixing)
+        self.objective.check(mixing)
 
 
 def dsgd(eta: float | Schedule) -> Algorithm:

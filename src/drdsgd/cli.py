@@ -363,13 +363,13 @@ def graph(
     g = experiment.make_graph(e)
     degrees = sorted(degree for _, degree in g.degree)
     mixing = experiment.make_mixing(e, g)
-    K, T, r, mu = e.devices, e.rounds, rho_over_time(mixing), 6.0  # the paper's mu
+    K, T, r, mu = e.devices, e.rounds, rho_over_time(mixing, e.rounds), 6.0  # the paper's mu
     limit = f"min({graph_factor(mu, r):.4g} / G, 1)" if r > 1e-12 else "1"
     rows = {
         "devices K": f"{K}",
         "edges": f"{g.number_of_edges()}",
         "degrees": f"{degrees[0]} to {degrees[-1]}, mean {sum(degrees) / K:.2f}",
-        "rho": f"{r:.6f}" + ("" if mixing.static else ", mean over 100 rounds"),
+        "rho": f"{r:.6f}" + ("" if mixing.static else f", mean over {T} rounds"),
         "spectral gap 1 - sqrt(rho)": f"{1 - r**0.5:.6f}",
         f"Theorem 1, mu = {mu:g}": f"eta below {limit} / L (L: bound on curvature, G: on gradients and exp(loss / mu))"
         if mixing.balanced

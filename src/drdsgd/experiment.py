@@ -231,7 +231,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         elif name in fields:
             raise does_nothing(name, _needs(name))
     if "compression" in fields:
-        fields.setdefault("gamma", methods.GAMMA)
+        fields.setdefault("gamma", 1.0 if fields["compression"] == "none" else methods.GAMMA)
     elif "gamma" in fields:
         raise does_nothing("gamma", "--compression")
     if "model" not in fields:
@@ -457,6 +457,8 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
     elif kind == "matchings":
         mixing = mixings.matchings(graph, e.seed)
     elif kind == "one-peer-exponential":
+        if e.graph != "complete":
+            raise InputError(f"--mixing {kind}: its links are none of --graph {e.graph}'s; write --graph complete")
         mixing = mixings.one_peer_exponential(e.devices)
     else:
         mixing = mixings.metropolis(graph)

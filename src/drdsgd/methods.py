@@ -129,7 +129,7 @@ OPTIMIZERS: dict[str, Rule] = {
     ),
     "choco": Rule(
         "compressed messages with memory; constant W", "compressed d", "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
-        lambda o, e: o.dsgd(_eta(e), _exchange(o, e)), {"compression": "quantize:4", "gamma": GAMMA},
+        lambda o, e: o.dsgd(_eta(e), _exchange(o, e)), {**_COMPRESSED, "compression": "quantize:4"},
     ),
     "push": Rule(
         "gradient push: also over directed graphs", "d + 1", "Assran, Loizou, Ballas and Rabbat, ICML 2019",
@@ -150,7 +150,10 @@ ALGORITHMS: dict[str, Named] = {
     "ad-gda": Named("AD-GDA", "ad-gda", "choco", "Zecchin, Kountouris and Gesbert, TMLR 2022"),
     "dr-qgm": Named(
         "DR-QGM", "kl-dro", "quasi-global-momentum", "this project",
-        {"mu": 0.3, "weights": "normalized", "loss_smoothing": 0.03, "weight_cap": 3.0},
+        {
+            "mu": 0.3, "weights": "normalized", "loss_smoothing": 0.03, "weight_cap": 3.0,
+            "compression": "quantize:4", "gamma": 1.0,
+        },
     ),
 }  # fmt: skip
 

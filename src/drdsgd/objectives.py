@@ -41,6 +41,7 @@ from drdsgd.schedules import Schedule, schedule_of
 
 if TYPE_CHECKING:
     from drdsgd.engines import Mix
+    from drdsgd.mixing import Mixing
 
 __all__ = [
     "NEWEST",
@@ -102,6 +103,14 @@ class Objective:
     init: Callable[[Hosted], ObjectiveState]
     weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
     combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _alone
+
+    def check(self, mixing: Mixing) -> None:
+        """Refuse a W_t with which what devices gossip would not be a mean."""
+        if self.combine is not _alone and not mixing.balanced:
+            raise InputError(
+                "weights that need other devices' losses are gossiped, and a directed graph's W does not keep their "
+                "mean: use --objective erm, kl-dro with --weights as-written, or an undirected graph"
+            )
 
 
 def erm() -> Objective:
@@ -206,14 +215,15 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.05, step: float 
         return _note(loss / state["log_mu"].exp(), state)
 
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
-        state = _gossiped(state, mix)
+        before, state = state, _gossiped(state, mix)
         weight = state["weight"]
         own = weight * (weight / state["share"]).clamp(min=1e-30).log()  # K lambda_i log(lambda_i / p_i)
         divergence, log_mu = mix(
             torch.stack([torch.lerp(state["divergence"], own, NEWEST), state["log_mu"]], dim=1)
         ).unbind(dim=1)
         log_mu = (log_mu + step * (divergence - radius)).clamp(min=low)
-        return {**state, "divergence": divergence.contiguous(), "log_mu": log_mu}
+        told = {"divergence": divergence, "log_mu": log_mu}
+        return {**state, **{name: torch.where(mix.alone, before[name], value) for name, value in told.items()}}
 
     return Objective(init, weigh, combine)
 
@@ -243,8 +253,10 @@ def chi2_dro(mu: float) -> Objective:
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         level = torch.where(state["level"].isnan(), state["own"], state["level"])  # a first loss is taken whole
         level = mix(level + NEWEST * mu * (weight(state, level) - state["share"]))
+        level = torch.where(mix.alone, state["level"], level)
         # e is found round by round, and as long as it is too low the weights are too large
-        return {**state, "level": level, "weight": torch.minimum(weight(state, level), state["most"])}
+        now = torch.where(level.isnan(), state["share"], torch.minimum(weight(state, level), state["most"]))
+        return {**state, "level": level, "weight": now}
 
     return Objective(init, lambda loss, state, t: _note(loss, state), combine)
 
@@ -372,7 +384,8 @@ def _normalized(log_h: LogH) -> Objective:
     exact one does. The first round's are K p_i.
     The estimate is exact where the losses do not change and the graph is complete. Else it lags behind, and it is that
     of a neighbourhood (some 1 / b links wide) rather than of all: with constant losses m tends to
-    b (I - (1 - b) W)^-1 W s h, whose mean is right.
+    b (I - (1 - b) W)^-1 W s h, whose mean is right. A device that hears nobody in a round keeps its estimate: its own
+    losses alone would make it believe that it is like all others.
     """
     return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 
@@ -396,5 +409,6 @@ def _gossiped(state: ObjectiveState, mix: Mix) -> ObjectiveState:
     """m_i and the weights after a round. Whoever has seen no loss takes its first one whole, not b of it."""
     before, own = state["log_mean"], state["share"].log() + state["own"]
     moved = torch.logaddexp(before + math.log(1 - NEWEST), own + math.log(NEWEST))
-    log_mean = mix.log_mean(torch.where(before == -math.inf, own, moved))
-    return {**state, "log_mean": log_mean, "weight": torch.minimum((own - log_mean).exp(), state["most"])}
+    log_mean = torch.where(mix.alone, before, mix.log_mean(torch.where(before == -math.inf, own, moved)))
+    weight = torch.minimum((own - log_mean).exp(), state["most"])
+    return {**state, "log_mean": log_mean, "weight": torch.where(log_mean == -math.inf, state["share"], weight)}

@@ -61,7 +61,7 @@ OPTIONS: dict[str, Option] = {
             str, "constant, linear[:END], cosine[:END] (END: part of eta), exponential:DECAY, warmup[:PART of T]"
         ),
         weight_decay=(float, "adds so much of the model to its gradient; default none"),
-        local_steps=(int, "steps between two exchanges; default 1"),
+        local_steps=(int, "rounds between two exchanges; with a server, steps of a device per round; default 1"),
     ),
     **_options(
         "Objective",

@@ -93,7 +93,7 @@ def check(e: Experiment) -> None:
     """Refuse an experiment whose graph, data, model or algorithm can't be made; writes nothing."""
     mixing, algorithm = make_mixing(e, make_graph(e)), make_algorithm(e)
     if isinstance(algorithm, Algorithm):
-        algorithm.optimizer.check(mixing)
+        algorithm.check(mixing)
     make_model(e, make_data(e).to(check_device(e.device)))
 
 

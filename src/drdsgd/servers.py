@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from drdsgd.batches import Batches, philox
-from drdsgd.errors import InputError, positive, whole
+from drdsgd.errors import Diverged, InputError, positive, whole
 from drdsgd.flat import Flat, aligned
 from drdsgd.gradients import Execution, Forward, Loss
 from drdsgd.objectives import project_on_simplex
@@ -85,7 +85,7 @@ class Clients:
     each: Each = map
     t: int = 0
     floats_sent: int = 0
-    """Numbers of 4 bytes sent so far in this round, down to the devices and up from them."""
+    """Numbers sent so far in this round, down to the devices and up from them."""
 
     @property
     def K(self) -> int:
@@ -110,6 +110,13 @@ class Clients:
 
     def draw_by(self, probability: Tensor, number: int | None) -> tuple[Tensor, Tensor]:
         """So many devices (K where None), one after another by a probability [K], and how often each came: [m], [m]."""
+        if not (finite := probability.isfinite()).all():
+            device = int((~finite).nonzero()[0])
+            raise Diverged(
+                f"diverged in round {self.t}: the weight of device {device} is not finite; try a smaller eta",
+                round=self.t,
+                device=device,
+            )
         u = self._random(np.arange(number or self.K), DRAWN)[:, 0] / 2**32
         ends = probability.double().cumsum(0).cpu().numpy()
         drawn, times = np.unique(np.searchsorted(ends, u * ends[-1], side="right"), return_counts=True)

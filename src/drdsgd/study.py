@@ -182,7 +182,8 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
         if name not in _OWN:
             raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
         fields[name] = parse(name, text)
-    parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer")}
-    fields = {**parts, **fields, "algorithm": algorithm}
+    fields["algorithm"] = algorithm
+    parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer") and has(name, fields)}
+    fields = {**parts, **fields}
     # a field that some algorithms have goes to those that have it
     return {name: value for name, value in shared.items() if has(name, fields)} | fields

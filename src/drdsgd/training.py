@@ -135,7 +135,7 @@ def trajectory(
     if mixing.K != data.K:
         raise InputError(f"the graph has {mixing.K} nodes but there are data for {data.K} devices")
     if isinstance(algorithm, Algorithm):
-        algorithm.optimizer.check(mixing)
+        algorithm.check(mixing)
     counts = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
     for name, value in (counts if threads is None else counts | {"threads": threads}).items():
         whole(name, value)
@@ -214,6 +214,17 @@ def trajectory(
         progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
         return measure(progress, info.loss, info.weight) if state.t % eval_every == 0 or state.t == rounds else progress
 
+    if start is not None and isinstance(algorithm, Algorithm):
+        fresh = init(algorithm, start.state.theta[:1], Hosted(share[:1], engine.rows[:1], mixing.K))
+        for kind, now, before in (
+            ("objective", fresh.objective, start.state.objective),
+            ("optimizer", fresh.optimizer, start.state.optimizer),
+        ):
+            if now.keys() != before.keys():
+                raise InputError(
+                    f"the run to continue has {', '.join(sorted(before)) or 'nothing'} as its {kind}'s state, which is "
+                    f"now {', '.join(sorted(now)) or 'nothing'}: it was begun by another version; start another run"
+                )
     # a copy: rounds work in place
     first = beginning() if start is None else start._replace(state=_copy(start.state))
 

@@ -25,6 +25,9 @@ class Mix(Protocol):
     floats_sent: int
     """Numbers, as large as those of a model, sent over all links of the whole network so far in this round."""
 
+    alone: Tensor
+    """Which of this process's devices hear nobody in this round, [n]."""
+
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...
 
     def log_mean(self, x: Tensor, /) -> Tensor:

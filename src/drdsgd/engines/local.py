@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
@@ -24,12 +25,13 @@ Product = Callable[[Tensor], Tensor]
 
 
 class Prepared(NamedTuple):
-    """A matrix W as it is used: `x -> W x`, `x -> log(W exp(x))`, how many messages either takes, and how often."""
+    """A matrix W as it is used: `x -> W x`, `x -> log(W exp(x))`, messages, how often, and who hears nobody."""
 
     product: Product
     log_mean: Product
     links: int
     repeats: int
+    alone: Tensor
 
 
 class LocalMix:
@@ -49,6 +51,7 @@ class LocalMix:
     def __init__(self, W: Prepared, t: int, each: Each = map) -> None:
         self.t = t
         self.floats_sent = 0
+        self.alone = W.alone
         self._W, self._each = W, each
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
@@ -121,6 +124,7 @@ class LocalEngine:
 
     def _prepare(self, W: csr_array) -> Prepared:
         links = W.nnz - int((W.diagonal() != 0).sum())  # each end of a link sends
+        alone = torch.as_tensor(np.diff(W.indptr) == (W.diagonal() != 0), device=self._device)
         values = torch.as_tensor(W.data, dtype=self._dtype, device=self._device)
         columns = torch.as_tensor(W.indices, dtype=torch.int32, device=self._device)
         ends = torch.as_tensor(W.indptr, dtype=torch.int32, device=self._device)
@@ -135,7 +139,7 @@ class LocalEngine:
 
         if 3 * W.nnz > self.K**2:  # measured on a CPU: above a density of about a third the dense product wins
             dense = torch.as_tensor(W.toarray(), dtype=self._dtype, device=self._device)
-            return Prepared(dense.mm, log_mean, links, self._mixing.repeats)
+            return Prepared(dense.mm, log_mean, links, self._mixing.repeats, alone)
 
         def weighted_sums(x: Tensor) -> Tensor:
             # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A CSR tensor was
@@ -144,4 +148,4 @@ class LocalEngine:
                 columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
             )
 
-        return Prepared(weighted_sums, log_mean, links, self._mixing.repeats)
+        return Prepared(weighted_sums, log_mean, links, self._mixing.repeats, alone)

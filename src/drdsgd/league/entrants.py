@@ -39,7 +39,7 @@ class Entrant:
 SCHEDULES = ("linear", "warmup")
 _NORMALIZED = {"weights": "normalized"}
 _QGM = "quasi-global-momentum"
-# our own: what it is made of is said in docs/choosing.md
+# our own
 OURS = "DR-QGM"
 
 
@@ -86,12 +86,12 @@ ENTRANTS: tuple[Entrant, ...] = (
     _server("q-FedAvg", "q-fedavg", {"q": (1.0, 0.5, 2.0)}),
     _server("TERM", "fed-term", {"tilt": (1.0, 3.0, 0.3)}),
     _server("FedRobust", "fedrobust", {"shift_penalty": (1.0, 10.0)}, "another problem", shift="diagonal"),
-    _server("Ditto", "ditto", {"pull": (1.0, 0.1)}, "another problem"),
+    _server("Ditto", "ditto", kind="another problem"),
     _server("RFA", "rfa", kind="another problem"),
     Entrant("pooled data, average risk", "pooled", {"algorithm": "qg-dsgdm", "graph": "complete"}),
     Entrant(
         "pooled data, group DRO", "pooled",
-        {"algorithm": "qg-dsgdm", "objective": "kl-dro", "graph": "complete", "weight_cap": 3.0, **_NORMALIZED},
-        {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.03, 0.1)},
+        {"algorithm": "qg-dsgdm", "objective": "kl-dro", "graph": "complete", **_NORMALIZED},
+        {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.03, 0.1), "weight_cap": (3.0, 25.0)},
     ),
 )  # fmt: skip

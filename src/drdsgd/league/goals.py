@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 
@@ -19,10 +20,10 @@ from drdsgd.league.plan import (
     places,
     reported,
 )
-from drdsgd.paper.claims import NOT_RUN, Claim, Finding, Verdict, both, more, no_price, paired, together
+from drdsgd.paper.claims import NOT_RUN, Claim, Finding, Verdict, both, despite, more, no_price, paired, together
 from drdsgd.paper.pairs import points
 from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Done, Kept, ends
+from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.summary import Estimate, Measure
 
 __all__ = ["goals", "limit", "rounds_to"]
@@ -62,8 +63,14 @@ def _difference(a: Group, b: Group, done: Done, measure: Measure) -> Estimate:
     return paired(*(ends(group.runs(done), "consensus", measure) for group in (a, b)))
 
 
-def _finding(d: Estimate, s: Settings, verdict: Verdict, note: str = "") -> Finding:
-    return Finding(points(d, s, note), verdict) if d.n else NOT_RUN
+def _finding(
+    d: Estimate, ours: Group, other: Group, s: Settings, done: Done, verdict: Verdict, note: str = ""
+) -> Finding:
+    """A finding on our runs against others'; where some of ours diverged it holds in part at most."""
+    runs = ours.runs(done)
+    if not runs or not other.runs(done):
+        return NOT_RUN
+    return Finding(points(d, s, note), despite(diverged(runs), len(runs), verdict))
 
 
 def _near_the_limit(here: Mapping[str, Place], ours: Group, s: Settings, done: Done) -> Claim:
@@ -72,7 +79,7 @@ def _near_the_limit(here: Mapping[str, Place], ours: Group, s: Settings, done: D
         f"worst accuracy within {NEAR:g} points of what pooled data allow",
         f"at most {NEAR:g} points below",
         f"holds if the 95 % interval of the paired difference is above -{NEAR:g}, in part if its mean is",
-        {"worst": _finding(d, s, no_price(d, NEAR))},
+        {"worst": _finding(d, ours, limit(here), s, done, no_price(d, NEAR))},
     )
 
 
@@ -80,7 +87,7 @@ def _beats_the_paper(ours: Group, s: Settings, done: Done) -> Claim:
     def find(other: Group) -> Finding:
         worst, average = (_difference(ours, other, done, measure) for measure in ("worst", "average"))
         verdict = both(more(worst, FAR), no_price(average, 0.0))
-        return _finding(worst, s, verdict, f"average {average.format('+')}")
+        return _finding(worst, ours, other, s, done, verdict, f"average {average.format('+')}")
 
     return Claim(
         f"{FAR:g} points of worst accuracy above DSGD and DR-DSGD at the paper's settings, average not lower",
@@ -92,16 +99,22 @@ def _beats_the_paper(ours: Group, s: Settings, done: Done) -> Claim:
 
 def _beats_the_others(here: Mapping[str, Place], s: Settings, done: Done) -> Claim:
     ours = reported(here[OURS], here["DSGD"], done)
-    findings, verdicts = {}, []
+    findings: dict[str, Finding] = {}
     for name, one in here.items():
         if one.entrant.kind != "without a server":
             continue
         other = reported(one, here["DSGD"], done)
         worst, average = (_difference(ours, other, done, measure) for measure in ("worst", "average"))
         verdict = both(more(worst, AHEAD), no_price(average, ALIKE))
-        findings[name] = _finding(worst, s, verdict, f"average {average.format('+')}")
-        verdicts += [verdict] if worst.n else []
-    all_of = Finding(f"{verdicts.count('holds')} of {len(findings)} hold", together(verdicts)) if verdicts else NOT_RUN
+        findings[name] = _finding(worst, ours, other, s, done, verdict, f"average {average.format('+')}")
+    verdicts = [finding.verdict for finding in findings.values() if finding.verdict != "not run yet"]
+    held = f"{verdicts.count('holds')} of {len(findings)} hold"
+    if not verdicts:
+        all_of = NOT_RUN
+    elif len(verdicts) < len(findings):
+        all_of = Finding(f"{held}, {len(findings) - len(verdicts)} are not run yet", "cannot be told")
+    else:
+        all_of = Finding(held, together(verdicts))
     return Claim(
         f"{AHEAD:g} points of worst accuracy above every other method without a server, at equal floats sent, average "
         f"within {ALIKE:g} point",
@@ -113,17 +126,19 @@ def _beats_the_others(here: Mapping[str, Place], s: Settings, done: Done) -> Cla
 
 
 def _faster(ours: Group, s: Settings, done: Done) -> Claim:
-    def needed(group: Group) -> dict[int, float]:
-        # one that never got there needed more than its rounds, which is in favour of the other
-        return {run.experiment.seed: rounds_to(run, ENOUGH) or run.experiment.rounds for run in group.runs(done)}
+    def needed(group: Group, never: float) -> dict[int, float]:
+        found = {run.experiment.seed: rounds_to(run, ENOUGH) for run in group.runs(done)}
+        return {seed: never if rounds is None else max(rounds, 1) for seed, rounds in found.items()}
 
-    us, dsgd = needed(ours) if ours.ready else {}, needed(paper_runs(s)["DSGD"])
-    ratios = Estimate.over([dsgd[seed] / max(us[seed], 1) for seed in sorted(us.keys() & dsgd.keys())])
+    dsgd = paper_runs(s)["DSGD"]
+    # either way it is against us: DSGD may have needed more than its rounds
+    us, them = needed(ours, math.inf), needed(dsgd, dsgd.example.rounds)
+    ratios = Estimate.over([them[seed] / us[seed] for seed in sorted(us.keys() & them.keys())])
     return Claim(
         f"{FASTER:g} times fewer rounds to {ENOUGH:g} % worst accuracy than DSGD at the paper's settings",
         f"{FASTER:g} times",
         f"holds if the 95 % interval of the ratio, paired by seed, is above 1 and its mean at least {FASTER:g}; DSGD "
-        "counts with all of its rounds where it never gets there",
+        "counts with all of its rounds where it never gets there, ours with no end",
         {"worst": Finding(f"{ratios} times", more(_minus_one(ratios), FASTER - 1)) if ratios.n else NOT_RUN},
     )
 
@@ -148,7 +163,7 @@ def _hardship_goals(one: Place, ours: Group, s: Settings, done: Done) -> list[Cl
         if name not in hard:
             return NOT_RUN
         d = paired(of(hard[name]), of(ours))
-        return _finding(d, s, no_price(d, COSTS))
+        return _finding(d, hard[name], ours, s, done, no_price(d, COSTS))
 
     rule = f"holds if the 95 % interval of the paired difference is above -{COSTS:g}, in part if its mean is"
     return [

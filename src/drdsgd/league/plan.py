@@ -137,8 +137,8 @@ def at_equal_rounds(one: Place, **changes: Any) -> Group:
 
 def floats_per_round(group: Group, done: Done) -> float | None:
     """What the network sends in a round, mean over seeds; None while no run is done."""
-    runs = group.runs(done)
-    return statistics.fmean(run.floats_sent / run.rounds[-1] for run in runs if run.rounds[-1]) if runs else None
+    sent = [run.floats_sent / run.rounds[-1] for run in group.runs(done) if run.rounds[-1]]
+    return statistics.fmean(sent) if sent else None
 
 
 def equal_rounds(one: Place, dsgd: Place, done: Done) -> int | None:
@@ -160,10 +160,13 @@ class AtFloats:
 
 
 def at_equal_floats(one: Place, dsgd: Place, done: Done) -> AtFloats | None:
-    """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty."""
+    """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty.
+
+    Pooled data are in one place: nothing is sent.
+    """
     rounds, tuned = equal_rounds(one, dsgd, done), one.tuned
     usual = one.arena.fields(one.entrant)["rounds"]
-    if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02:
+    if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02 or one.entrant.kind == "pooled":
         return None
     # the batch size stays what it is at the usual rounds
     size = at_equal_rounds(one).example.batch_size
@@ -177,7 +180,9 @@ def at_equal_floats(one: Place, dsgd: Place, done: Done) -> AtFloats | None:
 
 
 def reported(one: Place, dsgd: Place, done: Done) -> Group:
-    """The runs that count at equal floats: those at equal rounds where the two are the same."""
+    """The runs that count at equal floats: those at equal rounds where the two are the same, and of pooled data."""
+    if one.entrant.kind == "pooled":
+        return at_equal_rounds(one)
     if equal_rounds(one, dsgd, done) is None:
         return waiting(at_equal_rounds(one))
     at_floats = at_equal_floats(one, dsgd, done)

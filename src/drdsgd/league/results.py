@@ -92,7 +92,8 @@ def _about(s: Settings) -> list[Block]:
         ),
         Text(
             f"The limit is {LIMIT}: all data in one place, with the same model and as many gradients, and weights by "
-            "the softmax of the devices' losses. Methods with a server talk to all devices at once, and are baselines. "
+            "the softmax of the devices' losses. Methods with a server talk to all devices at once, and are baselines; "
+            "AFL and DRFA are scored by the average of their models over rounds, as their authors have it. "
             "Another problem: inputs that shift (FedRobust), personal models (Ditto), corrupted updates (RFA). "
             "Stochastic gradient push is DSGD on an undirected graph, and so is not listed."
         ),
