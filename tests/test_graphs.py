@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -207,14 +209,15 @@ def test_directed_erdos_renyi_has_the_density_p_in_both_directions() -> None:
 
 
 def test_bad_directed_graphs() -> None:
-    for K in (1, 0, 2.5):
-        message(lambda K=K: graphs.directed_ring(K), "K", "at least", repr(K))  # type: ignore[misc]
-        message(lambda K=K: graphs.directed_erdos_renyi(K, 0.5), "K", "at least", repr(K))  # type: ignore[misc]
+    wrong: list[Any] = [1, 0, 2.5]
+    for K in wrong:
+        message(partial(graphs.directed_ring, K), "K", "at least", repr(K))
+        message(partial(graphs.directed_erdos_renyi, K, 0.5), "K", "at least", repr(K))
     message(lambda: graphs.directed_erdos_renyi(9, 1.5), "p must", "(0, 1]", "1.5")
     message(lambda: graphs.directed_erdos_renyi(9, 0.5, -1), "seed", "-1")
     for p in (0.01, 1e-18):
         message(
-            lambda p=p: graphs.directed_erdos_renyi(50, p),  # type: ignore[misc]
+            partial(graphs.directed_erdos_renyi, 50, p),
             "strongly", "K=50", f"p={p}", "ln K / K = 0.0782",
         )  # fmt: skip
 

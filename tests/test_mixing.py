@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import networkx as nx
@@ -330,7 +331,7 @@ def test_streams_are_apart() -> None:
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.5, math.nan])
 def test_bad_rate(rate: float) -> None:
     for lose in (link_failures, dropouts):
-        message(lambda lose=lose: lose(metropolis(GRAPH), rate), "rate", "[0, 1)", repr(rate))  # type: ignore[misc]
+        message(partial(lose, metropolis(GRAPH), rate), "rate", "[0, 1)", repr(rate))
 
 
 def test_nothing_lost_is_the_same_mixing() -> None:
@@ -549,9 +550,9 @@ def test_bad_budget(budget: float) -> None:
 
 
 def test_changing_mixings_refuse_what_is_no_network() -> None:
-    for make in (matchings, lambda graph: matcha(graph, 0.5)):
-        message(lambda make=make: make(nx.Graph([(0, 1), (2, 3)])), "not connected")  # type: ignore[misc]
-        message(lambda make=make: make(DIRECTED), "directed")  # type: ignore[misc]
+    for make in (matchings, partial(matcha, budget=0.5)):
+        message(partial(make, nx.Graph([(0, 1), (2, 3)])), "not connected")
+        message(partial(make, DIRECTED), "directed")
 
 
 # ------------------------------------------------------ one-peer, directed, rho

@@ -757,7 +757,7 @@ def test_projection_by_a_general_solver() -> None:
 
 def test_weights_that_are_none() -> None:
     with pytest.raises(InputError, match=r"weights is 'normalised': unknown, did you mean normalized\?"):
-        kl_dro(2.0, weights="normalised")  # type: ignore[arg-type]
+        kl_dro(2.0, weights="normalised")  # type: ignore[arg-type]  # wrong on purpose
 
 
 REFUSED: dict[str, Callable[[float], Objective]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -252,8 +254,9 @@ def test_every_sample_is_as_likely_to_be_held_out() -> None:
 def test_bad_common_arguments(kind: str) -> None:
     make = EVERY[kind]
     good = [0, 1] * 20
-    for K in (0, -1, 2.5, True):
-        message(lambda K=K: make(good, K, 0), "K must", repr(K))  # type: ignore[misc]
+    wrong: list[Any] = [0, -1, 2.5, True]
+    for K in wrong:
+        message(partial(make, good, K, 0), "K must", repr(K))
     message(lambda: make(good, 41, 0), "K", "41", "40 samples", "lower K")
     message(lambda: make(good, 2, -1), "seed", "-1")
     message(lambda: make([0, 1, -7, 2], 2, 0), "labels[2]", "-7")
@@ -269,7 +272,7 @@ def test_bad_shards() -> None:
 
 def test_bad_dirichlet() -> None:
     for alpha in (0, -1.0, float("nan"), float("inf")):
-        message(lambda alpha=alpha: partition.dirichlet([0, 1], 2, alpha), "alpha", repr(alpha))  # type: ignore[misc]
+        message(partial(partition.dirichlet, [0, 1], 2, alpha), "alpha", repr(alpha))
     message(lambda: partition.dirichlet([0, 1] * 5, 5, 1.0, 0, 3), "5 * 3", "10 samples")
     message(lambda: partition.dirichlet([0, 1], 2, 1.0, 0, 0), "min_samples", "0")
     message(lambda: partition.dirichlet([0, 1] * 50, 10, 1e-6), "K=10", "alpha=1e-06", "raise alpha")
@@ -287,7 +290,7 @@ def test_bad_match() -> None:
 
 def test_bad_hold_out() -> None:
     for part in (0.0, 1.0, -0.5, float("nan")):
-        message(lambda part=part: partition.hold_out([[0, 1]], [0, 1], part), "part", repr(part))  # type: ignore[misc]
+        message(partial(partition.hold_out, [[0, 1]], [0, 1], part), "part", repr(part))
     message(lambda: partition.hold_out([[0, 1], [2]], [0, 1, 1], 0.5), "device 1", "1 training sample")
     message(lambda: partition.hold_out([[0, 1], []], [0, 1, 1], 0.5), "device 1", "no training samples")
     message(lambda: partition.hold_out([[0, 3]], [0, 1, 1], 0.5), "parts[0]", "0 to 2")
