@@ -37,6 +37,7 @@ from drdsgd.optimizers import (
 )
 from drdsgd.schedules import Schedule, linear
 from tests import reference
+from tests.networks import of_every_kind
 from tests.reference import Plain
 
 Make = Callable[[float | Schedule], GossipOptimizer]
@@ -100,15 +101,7 @@ OPTIMIZERS: dict[str, Row] = {
     "push": Row(push, reference.push),
 }
 N, D = 12, 4
-GRAPHS = {
-    "erdos-renyi": graphs.erdos_renyi(N, 0.3, seed=1),
-    "geometric": graphs.geometric(N, seed=1),
-    "ring": graphs.ring(N),
-    "grid": graphs.grid(N),
-    "torus": graphs.torus(N),
-    "complete": graphs.complete(N),
-    "star": graphs.star(N),
-}
+GRAPHS = of_every_kind(N, seed=1)
 rows = pytest.mark.parametrize("name", OPTIMIZERS)
 
 

@@ -30,19 +30,11 @@ from drdsgd.schedules import linear
 from drdsgd.training import Progress
 from tests import reference
 from tests import test_objectives as laws
+from tests.networks import of_every_kind
 from tests.test_optimizers import OPTIMIZERS
 
 K, T, B = 9, 50, 4
-GRAPHS = {
-    "erdos-renyi": graphs.erdos_renyi(K, 0.3, seed=2),
-    "geometric": graphs.geometric(K, seed=2),
-    "ring": graphs.ring(K),
-    "grid": graphs.grid(K),
-    "torus": graphs.torus(K),
-    "complete": graphs.complete(K),
-    "star": graphs.star(K),
-    "random regular": graphs.random_regular(K, 4, seed=2),
-}
+GRAPHS = {**of_every_kind(K, seed=2), "random regular": graphs.random_regular(K, 4, seed=2)}
 WHOLE = [slice(None)]
 BLOCKS = [slice(0, 4), slice(4, 5), slice(5, K)]
 WAYS: list[tuple[Execution, Sequence[slice]]] = [("batched", WHOLE), ("batched", BLOCKS), ("loop", BLOCKS)]

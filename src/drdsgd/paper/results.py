@@ -159,7 +159,7 @@ def _fair_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
     for label, group in fair.sides(c, s, done).items():
         e = group.example
         place = {"setting": c.name, "side": label, "eta": e.eta, "eta_schedule": e.eta_schedule}
-        for run in group.runs(done) if group.ready else ():
+        for run in group.runs(done):
             yield from end_rows(place, run)
 
 
@@ -276,7 +276,7 @@ def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
     rows = []
     for c in compared:
         for label, group in fair.sides(c, s, done).items():
-            runs, e = group.runs(done) if group.ready else [], group.example
+            runs, e = group.runs(done), group.example
             eta = f"{e.eta:.3g}, falling" if e.eta_schedule == "linear" else f"{e.eta:.3g}"
             for kind in KINDS:
                 rows.append([
@@ -302,7 +302,7 @@ def _others_table(others: Mapping[str, Group], done: Done) -> Table:
 
 def _finished(group: Group, done: Done) -> str:
     """How many runs finished, when all are done; until then how many are done, and how many of these diverged."""
-    runs, planned = group.runs(done) if group.ready else [], len(group.experiments)
+    runs, planned = group.runs(done), len(group.experiments)
     if len(runs) == planned:
         return f"{planned - diverged(runs)} of {planned}"
     return f"{len(runs)} of {planned} done" + (f", {diverged(runs)} diverged" if diverged(runs) else "")
