@@ -250,7 +250,7 @@ def test_bad_K(kind: str, K: int) -> None:
 
 
 def test_numpy_integers_are_welcome() -> None:
-    assert_proper(graphs.erdos_renyi(np.int64(5), 0.9, np.int32(3)), 5)  # type: ignore[arg-type]
+    assert_proper(graphs.erdos_renyi(np.int64(5), 0.9, np.int32(3)), 5)  # type: ignore[arg-type]  # numbers of numpy do as well
 
 
 @pytest.mark.parametrize("p", [0, -0.1, 1.01, math.nan])

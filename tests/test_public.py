@@ -101,7 +101,7 @@ def commands(command: object, name: str = "") -> dict[str, list[str]]:
     """Every command with its arguments and options, also those below others."""
     found: dict[str, list[str]] = {}
     if name:
-        parameters = [p for p in command.params if p.name != "help"]  # type: ignore[attr-defined]
+        parameters = [p for p in command.params if p.name != "help"]  # type: ignore[attr-defined]  # a command of typer
         found[name] = [p.opts[0] for p in parameters]
     for below, other in getattr(command, "commands", {}).items():
         found |= commands(other, f"{name} {below}".strip())

@@ -81,16 +81,16 @@ def test_the_table_is_what_the_records_say(study: Path, kind: str, measure: str)
     for label in ("dsgd", "dr-dsgd"):
         lines = [(study / label / f"seed-{k}" / "metrics.jsonl").read_text().splitlines()[-1] for k in (0, 1)]
         ends[label] = a, b = [json.loads(line)[kind][measure] for line in lines]
-        row = rows[label, kind]  # type: ignore[index]
+        row = rows[label, kind]  # type: ignore[index]  # kinds are literals
         assert (row.runs, row.seeds, row.diverged, row.unfinished) == (2, 2, 0, 0)
         assert getattr(row, measure).mean == pytest.approx((a + b) / 2)
         # of two values: half their distance
         assert getattr(row, measure).error == pytest.approx(abs(a - b) / 2)
     if measure in ("worst", "average"):
         c, d = (y - x for x, y in zip(ends["dsgd"], ends["dr-dsgd"], strict=True))
-        difference = getattr(rows["dr-dsgd", kind], f"{measure}_difference")  # type: ignore[index]
+        difference = getattr(rows["dr-dsgd", kind], f"{measure}_difference")  # type: ignore[index]  # kinds are literals
         assert (difference.mean, difference.error) == pytest.approx(((c + d) / 2, abs(c - d) / 2))
-        assert getattr(rows["dsgd", kind], f"{measure}_difference") is None  # type: ignore[index]
+        assert getattr(rows["dsgd", kind], f"{measure}_difference") is None  # type: ignore[index]  # kinds are literals
 
 
 def test_differences_are_over_common_finished_seeds() -> None:
