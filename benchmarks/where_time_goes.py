@@ -20,7 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from drdsgd import graphs
 from drdsgd.bench.sides import ours
-from drdsgd.engines.local import LocalEngine, _columns
+from drdsgd.engines.local import LocalEngine
+from drdsgd.engines.products import column_blocks
 from drdsgd.flat import aligned
 from drdsgd.mixing import metropolis
 from drdsgd.parallel import one_thread
@@ -70,7 +71,7 @@ def mixing() -> None:
         )
 
     def by_csr() -> None:
-        for some in _columns(theta):
+        for some in column_blocks(theta):
             theta[:, some] = sparse @ theta[:, some]
 
     engine, csr = seconds(lambda: mix(theta, donate=True), repeats=5), seconds(by_csr, repeats=5)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from drdsgd import checkpoint
+from drdsgd import checkpoint, records
 from drdsgd.cli import main
+from drdsgd.engines.local import Alone
 from drdsgd.experiment import Experiment
 from drdsgd.records import Folder
 from drdsgd.runs import run
@@ -93,14 +94,29 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def evaluations(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without the only thing that differs between two equal runs."""
+    """The lines of metrics.jsonl without what takes time, which is all that differs between two equal runs."""
     lines = [json.loads(line) for line in Folder(path).metrics.read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "exchange_seconds")} for line in lines
+    ]
+
+
+def saved(path: Path) -> Progress:
+    """Where the run in a folder can go on, whatever number of processes wrote that."""
+    K = records.read_config(Folder(path).config).devices
+    found = checkpoint.load(Folder(path).checkpoint, Alone(K), regroup=True)
+    assert found is not None
+    return found
+
+
+def is_saved(path: Path) -> bool:
+    """Whether there is a checkpoint in a run's folder."""
+    return bool(checkpoint.parts(Folder(path).checkpoint))
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
     """All tensors in the run's checkpoint, and its round."""
-    state = checkpoint.load(Folder(path).checkpoint).state
+    state = saved(path).state
     return {"theta": state.theta, **state.objective, **state.optimizer}
 
 

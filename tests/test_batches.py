@@ -84,4 +84,4 @@ def test_a_batch_holds_the_devices_own_samples_as_floats() -> None:
     assert features.shape == (3, 64, 1) and features.dtype == torch.float64
     assert torch.equal(features[..., 0], labels * 0.5 + 1)  # sample, scale and label belong together
     assert [sorted(set(row.tolist())) for row in labels] == [[0, 1, 2], [3], [4, 5, 6, 7]]
-    assert torch.equal(Batches(devices, B=64, seed=1, rows=torch.tensor([2]))(9)[1][0], labels[2])
+    assert torch.equal(Batches(devices.of([2]), B=64, seed=1, rows=torch.tensor([2]))(9)[1][0], labels[2])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from drdsgd import checkpoint
+from drdsgd.engines.local import Alone
 from drdsgd.errors import InputError
 from drdsgd.round import State
 from drdsgd.training import Progress
@@ -24,16 +25,26 @@ def progress(dtype: torch.dtype = torch.float32) -> Progress:
     return Progress(state, 12345678901234, 1 / 3, None)
 
 
+def save(path: Path, progress: Progress) -> None:
+    checkpoint.save(path.parent, progress, Alone(len(progress.state.theta)))
+
+
+def load(path: Path, K: int = 2) -> Progress:
+    found = checkpoint.load(path.parent, Alone(K))
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoint" / "state.safetensors"
+    return tmp_path / "checkpoint" / "round-7-part-1-of-1.safetensors"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_loaded_is_what_was_saved_bit_by_bit(path: Path, dtype: torch.dtype) -> None:
     before = progress(dtype)
-    checkpoint.save(path, before)
-    after = checkpoint.load(path)
+    save(path, before)
+    after = load(path)
     assert after._replace(state=before.state) == before
     assert after.state.t == before.state.t
     assert after.state.theta.numpy().tobytes() == before.state.theta.numpy().tobytes()
@@ -50,8 +61,8 @@ def test_states_of_any_shape_and_kind_of_number(path: Path) -> None:
         "log_mean": torch.tensor([-math.inf, math.inf]),
         "level": torch.tensor([math.nan, 1.0]),
     }
-    checkpoint.save(path, progress()._replace(state=State(0, torch.ones(2, 3), objective, {"mass": torch.ones(2)})))
-    found = checkpoint.load(path).state
+    save(path, progress()._replace(state=State(0, torch.ones(2, 3), objective, {"mass": torch.ones(2)})))
+    found = load(path).state
     assert found.objective.keys() == objective.keys() and found.optimizer.keys() == {"mass"}
     for name, value in objective.items():
         assert found.objective[name].dtype == value.dtype and found.objective[name].shape == value.shape
@@ -61,19 +72,19 @@ def test_states_of_any_shape_and_kind_of_number(path: Path) -> None:
 def test_models_that_share_memory_are_saved_as_they_are(path: Path) -> None:
     """All devices start from one row, expanded; and a view is no contiguous tensor."""
     theta = torch.arange(3.0).expand(4, 3)
-    checkpoint.save(path, progress()._replace(state=State(0, theta, {}, {})))
-    assert torch.equal(checkpoint.load(path).state.theta, theta)
+    save(path, progress()._replace(state=State(0, theta, {}, {})))
+    assert torch.equal(load(path, 4).state.theta, theta)
 
 
 def test_any_flipped_byte_is_noticed(path: Path) -> None:
-    checkpoint.save(path, progress())
+    save(path, progress())
     whole = path.read_bytes()
     for k in range(len(whole)):
         flipped = bytearray(whole)
         flipped[k] ^= 0x55
         path.write_bytes(flipped)
         with pytest.raises(InputError, match=r"corrupt.*remove it to start the run again") as caught:
-            checkpoint.load(path)
+            load(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -81,13 +92,13 @@ def test_any_flipped_byte_is_noticed(path: Path) -> None:
 def test_any_other_byte_is_noticed_or_says_the_same(
     tmp_path_factory: pytest.TempPathFactory, k: int, byte: int
 ) -> None:
-    path = tmp_path_factory.mktemp("flipped") / "state.safetensors"
-    checkpoint.save(path, progress())
+    path = tmp_path_factory.mktemp("flipped") / "round-7-part-1-of-1.safetensors"
+    save(path, progress())
     whole = bytearray(path.read_bytes())
     whole[k % len(whole)] = byte
     path.write_bytes(whole)
     try:
-        after = checkpoint.load(path)
+        after = load(path)
     except InputError:
         return
     assert torch.equal(after.state.theta, progress().state.theta)
@@ -95,23 +106,23 @@ def test_any_other_byte_is_noticed_or_says_the_same(
 
 
 def test_any_truncation_is_noticed(path: Path) -> None:
-    checkpoint.save(path, progress())
+    save(path, progress())
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(InputError, match="corrupt"):
-            checkpoint.load(path)
+            load(path)
 
 
 def test_some_other_safetensors_file_is_no_checkpoint(path: Path) -> None:
     path.parent.mkdir()
     save_file({"theta": torch.ones(2, 3)}, path)
-    with pytest.raises(InputError, match="its format is None, not 'drdsgd checkpoint 1'"):
-        checkpoint.load(path)
+    with pytest.raises(InputError, match="its format is None, not 'drdsgd checkpoint 2'"):
+        load(path)
 
 
 def test_a_corrupt_checkpoint_is_refused_in_one_line_and_its_cure_works(tmp_path: Path) -> None:
-    state = begun(tmp_path) / "checkpoint" / "state.safetensors"
+    state = checkpoint.parts(begun(tmp_path) / "checkpoint")[0].path
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
     state.write_bytes(data)
@@ -126,25 +137,25 @@ def test_a_corrupt_checkpoint_is_refused_in_one_line_and_its_cure_works(tmp_path
 
 
 def test_a_checkpoint_that_cant_be_written_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint.save(path, progress())
+    save(path, progress())
     before = contents(path.parent)
     new = progress()._replace(state=progress().state._replace(t=8))
     with monkeypatch.context() as patch:
         patch.setattr(
             checkpoint, "save_file", lambda tensors, file, about: save_file(tensors, "/proc/nowhere/x", about)
         )
-        with pytest.raises(OSError, match=f"can't write {path}"):
-            checkpoint.save(path, new)
+        with pytest.raises(OSError, match=r"can't write .*round-8-part-1-of-1"):
+            save(path, new)
     assert contents(path.parent) == before
-    checkpoint.save(path, new)
-    assert checkpoint.load(path).state.t == 8
+    save(path, new)
+    assert load(path).state.t == 8
 
 
 def test_tensors_are_aligned_as_torchs_own_are(tmp_path: Path) -> None:
     """Else products may round otherwise after a resume than they would have without."""
-    path = tmp_path / "state.safetensors"
+    path = tmp_path / "round"
     for size in range(1, 12):
         state = State(size, torch.randn(3, size), {"share": torch.ones(3)}, {})
-        checkpoint.save(path, Progress(state, 0, 0.0, None))
-        loaded = checkpoint.load(path).state
+        save(path, Progress(state, 0, 0.0, None))
+        loaded = load(path, 3).state
         assert loaded.theta.data_ptr() % 64 == 0 and loaded.objective["share"].data_ptr() % 64 == 0

@@ -14,7 +14,7 @@ from torch import nn
 
 from drdsgd import data
 from drdsgd.flat import Flat
-from drdsgd.metrics import Accuracy, Metrics, consensus, evaluate, standard_error
+from drdsgd.metrics import Accuracy, Metrics, column_sums, distances, evaluate, standard_error
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
@@ -48,13 +48,15 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
     parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
     for execution in ("batched", "loop"):
         features = devices.test_features(theta.dtype)
-        common, local, per_class = evaluate(flat, theta, theta.mean(dim=0), devices, features, execution)
-        assert common.per_device == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
-        assert local.per_device == pytest.approx([accuracy(theta[i], *part) for i, part in enumerate(parts)])
+        scores = evaluate(flat, theta, theta.mean(dim=0), devices, features, execution)
+        assert scores.common.tolist() == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
+        assert scores.local.tolist() == pytest.approx([accuracy(theta[i], *part) for i, part in enumerate(parts)])
         for c in range(3):
             here = y == c
-            expected = accuracy(theta.mean(dim=0), x[here], y[here]) if here.any() else None
-            assert per_class[c] == (None if expected is None else pytest.approx(expected))
+            assert scores.samples[c] == here.sum()
+            if here.any():
+                right = 100 * scores.hits[c] / scores.samples[c]
+                assert float(right) == pytest.approx(accuracy(theta.mean(dim=0), x[here], y[here]))
 
 
 def test_many_devices_are_evaluated_in_blocks() -> None:
@@ -64,17 +66,20 @@ def test_many_devices_are_evaluated_in_blocks() -> None:
     theta[7] = theta[6]  # this device answers with the other class
     samples = data.Samples(torch.ones(K, 1), labels, torch.ones(K, dtype=torch.int64))
     devices = data.Devices(samples, samples, 2, torch.tensor(1.0), torch.tensor(0.0))
-    local = evaluate(flat, theta, theta.mean(dim=0), devices, devices.test_features(theta.dtype), "batched")[1]
+    scores = evaluate(flat, theta, theta.mean(dim=0), devices, devices.test_features(theta.dtype), "batched")
+    local = Accuracy.over(scores.local.tolist())
     assert local.worst == 0 and local.per_device.index(0.0) == 7 and local.average == pytest.approx(100 * 199 / 200)
 
 
 def test_consensus_distance_is_lemma_2s() -> None:
     theta = torch.randn(5, 7, dtype=torch.float64)
     J = torch.full((5, 5), 0.2, dtype=torch.float64)
-    mean, distance = consensus(theta)
+    mean = column_sums(theta) / 5
     assert torch.allclose(mean, theta.mean(dim=0), rtol=1e-14)
-    assert distance == pytest.approx(float((theta.T @ (torch.eye(5, dtype=torch.float64) - J)).norm() ** 2) / 5)
-    assert math.isfinite(consensus(torch.tensor([[1e30], [-1e30]]))[1])
+    assert float(distances(theta, mean).mean()) == pytest.approx(
+        float((theta.T @ (torch.eye(5, dtype=torch.float64) - J)).norm() ** 2) / 5
+    )
+    assert distances(torch.tensor([[1e30], [-1e30]]), torch.zeros(1)).isfinite().all()
 
 
 def test_standard_error() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from drdsgd import algorithms, checkpoint, data, graphs, models
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
-from drdsgd.engines.local import LocalEngine
+from drdsgd.engines.local import Alone, LocalEngine
 from drdsgd.flat import Flat
 from drdsgd.gradients import Execution, Forward, make_forward
 from drdsgd.mixing import metropolis
@@ -242,10 +242,13 @@ def test_blocks_threads_and_a_stop_on_the_way_change_nothing(
         assert torch.allclose(info.loss, other.loss, rtol=1e-12)
         assert torch.allclose(info.weight, other.weight, rtol=1e-10, atol=1e-13)
 
+    here = Alone(len(found.theta))
     for stop in (0, 2):
         begun, _ = rounds(start(), stop)
-        checkpoint.save(tmp_path / "state.safetensors", Progress(begun, 0, 0.0, None))
-        found, _ = rounds(checkpoint.load(tmp_path / "state.safetensors").state, 3 - stop)
+        checkpoint.save(tmp_path, Progress(begun, 0, 0.0, None), here)
+        saved = checkpoint.load(tmp_path, here)
+        assert saved is not None
+        found, _ = rounds(saved.state, 3 - stop)
         assert found.t == 3 and tensors(found).keys() == tensors(expected).keys()
         for name, value in tensors(expected).items():
             assert torch.equal(tensors(found)[name], value), name

@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from drdsgd import records
+from drdsgd.engines import Ranks
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.experiment import Experiment
 from drdsgd.records import Folder
@@ -39,8 +40,10 @@ from tests.program import (
     crashing_at,
     drdsgd,
     evaluations,
+    is_saved,
     one_line,
     refused,
+    saved,
     small,
     wait_for,
 )  # fmt: skip
@@ -152,7 +155,7 @@ def test_an_interrupted_program_says_how_to_go_on_and_does(tmp_path: Path) -> No
     program = subprocess.Popen(
         [sys.executable, "-m", "drdsgd", *arguments, "--out", str(path)], stderr=subprocess.PIPE, text=True
     )
-    wait_for(lambda: Folder(path).checkpoint.exists())
+    wait_for(lambda: is_saved(path))
     program.send_signal(signal.SIGINT)
     _, err = program.communicate(timeout=60)
     goes_on_as_it_says(Said(program.returncode, "", err), path, arguments)
@@ -161,7 +164,7 @@ def test_an_interrupted_program_says_how_to_go_on_and_does(tmp_path: Path) -> No
 def test_a_terminated_program_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     path, arguments = tmp_path / "run", ["train", *SMALL, "--rounds", "400", "--eval-every", "50"]
     program = killing.process(killing.program, [*arguments, "--out", str(path)], tmp_path / "log")
-    wait_for(lambda: Folder(path).checkpoint.exists())
+    wait_for(lambda: is_saved(path))
     program.terminate()
     program.join(60)
     goes_on_as_it_says(Said(program.exitcode or 0, "", (tmp_path / "log").read_text()), path, arguments)
@@ -196,9 +199,7 @@ def test_an_interruption_before_there_is_anything_says_only_that(
 
 
 def stored_round(path: Path) -> int:
-    from drdsgd.checkpoint import load
-
-    return load(Folder(path).checkpoint).state.t
+    return saved(path).state.t
 
 
 def interrupting_at(t: int, times: int = 1) -> Callable[[Progress], None]:
@@ -239,8 +240,8 @@ def test_an_interruption_during_the_last_checkpoint_is_not_lost(
 
     save = checkpoint.save
 
-    def saving(path: Path, progress: Progress) -> None:
-        save(path, progress)
+    def saving(path: Path, progress: Progress, ranks: Ranks) -> None:
+        save(path, progress, ranks)
         if progress.state.t == 6:
             signal.raise_signal(signal.SIGTERM)
 
@@ -328,7 +329,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         killing.program, ["train", *SMALL, "--rounds", "100000", "--out", str(path)], tmp_path / "log"
     )
     try:
-        wait_for(lambda: Folder(path).checkpoint.exists())
+        wait_for(lambda: is_saved(path))
         for resume in ([], ["--resume"]):
             line = refused("train", *SMALL, "--rounds", "100000", *resume, "--out", path)
             assert "another process is working in" in line and str(path) in line
@@ -378,7 +379,7 @@ def test_lost_lines_are_noticed(tmp_path: Path, keep: int) -> None:
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:keep]))
     line = refused("train", "--resume", "--out", tmp_path)
     assert f"lacks the evaluation of round {2 * keep}" in line and "remove" in line
-    Folder(tmp_path).checkpoint.unlink()  # the cure that it names
+    shutil.rmtree(Folder(tmp_path).checkpoint)  # the cure that it names
     assert drdsgd("train", "--resume", "--out", tmp_path).status == 0
     assert [line["round"] for line in evaluations(tmp_path)] == [0, 2, 4, 6]
 

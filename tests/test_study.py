@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from drdsgd import checkpoint, progress, records, study, workers
+from drdsgd import progress, records, study, workers
 from drdsgd.cli import DEMO
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.records import Folder
 from drdsgd.study import Cell, Study, _at_once, compare, extended
-from tests.program import FIELDS, SMALL, assert_same_run, contents, drdsgd, evaluations, one_line, refused
+from tests.program import FIELDS, SMALL, assert_same_run, contents, drdsgd, evaluations, one_line, refused, saved
 
 BOTH = ("dsgd", "dr-dsgd")
 
@@ -266,7 +266,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path, monkeypa
         line = one_line(drdsgd("compare", *SMALL, "--seeds", "2", "--out", path), status=130)
     message, _, command = line.partition("; continue with: ")
     assert message == "stopped with 3 runs unfinished"
-    assert checkpoint.load(Folder(path / "dr-dsgd" / "seed-0").checkpoint).state.t == 3
+    assert saved(path / "dr-dsgd" / "seed-0").state.t == 3
     assert [Folder(path / label / "seed-0").status for label in BOTH] == ["finished", "unfinished"]
     assert not (path / "dsgd" / "seed-1").exists()
     before = stamps(path / "dsgd")

@@ -17,12 +17,23 @@ from typing import Any
 
 import pytest
 
-from drdsgd import checkpoint, records, study, workers
+from drdsgd import records, study, workers
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.records import Folder
 from drdsgd.study import Cell, Study
 from tests.killing import process, program
-from tests.program import FIELDS, SMALL, assert_same_run, drdsgd, evaluations, one_line, small, wait_for
+from tests.program import (
+    FIELDS,
+    SMALL,
+    assert_same_run,
+    drdsgd,
+    evaluations,
+    is_saved,
+    one_line,
+    saved,
+    small,
+    wait_for,
+)
 
 BOTH = ("dsgd", "dr-dsgd")
 # rounds that take as many seconds as a file says, so that there is time to kill somebody within them
@@ -168,7 +179,7 @@ def test_a_comparison_that_is_asked_to_stop_saves_every_run(
     assert comparison.ended() == 130
     assert comparison.said() == "stopped with 2 runs unfinished"
     for run in (comparison.here, comparison.there):
-        assert 0 <= checkpoint.load(Folder(run).checkpoint).state.t < 100
+        assert 0 <= saved(run).state.t < 100
     slow("0")
     comparison.assert_goes_on_to(whole)
 
@@ -192,7 +203,7 @@ def test_workers_notice_that_they_are_alone(tmp_path: Path, slow: Callable[[str]
     comparison = Comparison(tmp_path / "comparison")
     os.kill(comparison.pid, signal.SIGKILL)
     assert comparison.ended() == -signal.SIGKILL
-    assert Folder(comparison.there).checkpoint.exists()  # it took its time for that
+    assert is_saved(comparison.there)  # it took its time for that
     slow("0")
     comparison.assert_goes_on_to(whole)
 
@@ -216,7 +227,7 @@ def test_a_worker_that_dies_is_told_in_one_line(
     assert comparison.ended() == 1
     assert comparison.said() == f"the process of the run in {comparison.there} {says}"
     assert ("RuntimeError: a bug" in comparison.log.read_text()) == (death == "bug")
-    assert Folder(comparison.here).checkpoint.exists()  # the other run was asked to stop
+    assert is_saved(comparison.here)  # the other run was asked to stop
     slow("0")
     comparison.assert_goes_on_to(whole)
 
@@ -264,7 +275,7 @@ UNEVEN = Study(("dsgd:rounds=3000", "dr-dsgd"), (0,), {**FIELDS, "checkpoint_eve
 def assert_stopped(path: Path) -> None:
     """A run was asked to stop on its way, and saved itself."""
     assert Folder(path).status == "unfinished"
-    assert 0 <= checkpoint.load(Folder(path).checkpoint).state.t < 3000
+    assert 0 <= saved(path).state.t < 3000
 
 
 @pytest.mark.usefixtures("here")

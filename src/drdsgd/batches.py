@@ -65,7 +65,9 @@ def draw(
 
 
 class Batches:
-    """The batches of the devices in `rows`: `batches(t)` is features [n, B, ...] and labels [n, B] of all of them.
+    """The batches of the devices whose data these are: `batches(t)` is features [n, B, ...] and labels [n, B].
+
+    `rows` [n] are their numbers in the whole network, on which what they draw depends; by default 0, 1, ...
 
     Samples stay as they are stored (bytes, for images); one gather takes a round's samples of all devices, and
     only those become floats, `x * scale + shift`.
@@ -76,14 +78,14 @@ class Batches:
     ) -> None:
         self.samples: Samples = data.train
         self.rows = np.arange(data.K) if rows is None else rows.cpu().numpy()
-        self.sizes, self.starts = (each.cpu().numpy()[self.rows] for each in (data.train.sizes, data.train.starts))
+        self.sizes, self.starts = data.train.sizes.cpu().numpy(), data.train.starts.cpu().numpy()
         self.scale = data.scale.to(dtype)
         self.shift = data.shift.to(dtype) if data.shift.any() else None
         self.B, self.seed, self.dtype = B, seed, dtype
         self._lock, self._drawn = threading.Lock(), dict[int, NDArray[np.int64]]()
 
     def __call__(self, t: int, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """The batches of round t; `some` picks devices from `rows`."""
+        """The batches of round t; `some` picks devices."""
         numbers = self._numbers(t)[some]
         where = torch.from_numpy(numbers.reshape(-1)).to(self.samples.y.device)
         # index_select copies whole samples; indexing by x[where] was measured to be many times slower on bytes

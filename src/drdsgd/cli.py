@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import shlex
 import sys
@@ -17,11 +18,12 @@ import typer
 
 from drdsgd import __version__
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
-from drdsgd.options import OPTIONS, parse, spelling, unknown
+from drdsgd.options import ENVIRONMENT, OPTIONS, parse, spelling, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from drdsgd.engines.distributed import World
     from drdsgd.paper.claims import Claim
     from drdsgd.records import Record
     from drdsgd.study import Study
@@ -89,9 +91,21 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 
 def _say(status: int, message: str) -> int:
-    if message:
-        print("drdsgd:", " ".join(message.splitlines()), file=sys.stderr)
+    if not message:
+        return status
+    who = ""
+    if _WORLD:  # of several processes one says what ends them all
+        if not _WORLD[0].speaks():
+            return status
+        who = f"rank {_WORLD[0].rank}: "
+    elif os.environ.get("LOCAL_RANK", "0") != "0":  # before they met, one on each machine
+        return status
+    print(f"drdsgd: {who}{' '.join(message.splitlines())}", file=sys.stderr)
     return status
+
+
+# the connection to the other processes, if this is one of several
+_WORLD: list[World] = []
 
 
 @contextmanager
@@ -167,43 +181,95 @@ def train(
     ] = None,
     out: Out = None,
     resume: Resume = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="local (one process) or distributed (this is one of several); default distributed under torchrun",
+            rich_help_panel="Several processes",
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", help="gloo, nccl or mpi; default gloo, on GPUs nccl", rich_help_panel="Several processes"
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            help="seconds after which a process that does not answer is lost",
+            rich_help_panel="Several processes",
+        ),
+    ] = 300.0,
+    regroup: Annotated[
+        bool,
+        typer.Option(
+            "--regroup",
+            help="with --resume: continue on another number of processes",
+            rich_help_panel="Several processes",
+        ),
+    ] = False,
     *,
     given: dict[str, Any],
 ) -> None:
-    """One run into a folder; --resume continues it."""
-    from drdsgd import experiment, records, report
-    from drdsgd.runs import check_unchanged, run
+    """One run into a folder; --resume continues it. Under torchrun, in several processes."""
+    from drdsgd import experiment, records, report, runs
+    from drdsgd.progress import bar
     from drdsgd.training import Progress
 
+    if engine not in (None, "local", "distributed"):
+        raise InputError(f"--engine {engine}: {unknown(str(engine), ('local', 'distributed'))}")
     fields = {**(experiment.load(file) if file else {}), **given}
+    world = None
+    if engine == "distributed" or (engine is None and all(name in os.environ for name in ENVIRONMENT)):
+        from drdsgd.engines.distributed import join
+
+        if out is None:
+            raise InputError("--out: say which folder, so that a process that is started again finds the run")
+        world = join(backend, str(fields.get("device", "cpu")), timeout)
+        _WORLD.append(world)
+    first = world is None or world.rank == 0
     if resume:
         if out is None:
             raise InputError("--resume: say which run with --out DIR")
-        if not records.Folder(out).config.exists():
-            raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
-        check_unchanged(records.Folder(out), fields)
-        fields = {**records.read_config(records.Folder(out).config).model_dump(), **fields}
+        stored = {}
+        if first:
+            if not records.Folder(out).config.exists():
+                raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
+            runs.check_unchanged(records.Folder(out), fields)
+            stored = records.read_config(records.Folder(out).config).model_dump()
+        if world is not None:  # the others may be on machines that do not see it
+            stored = json.loads(world.texts(json.dumps(stored))[0])
+        fields = {**stored, **fields}
     e = experiment.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
-    from drdsgd.progress import bar
+    note = ""
+
+    def watch(progress: Progress) -> None:
+        nonlocal note
+        if progress.metrics is not None:
+            accuracy = progress.metrics.consensus
+            note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
+        advance(progress.state.t, note)
 
     with _continued_with("train --resume", folder, begun=records.Folder(folder).config):
+        if world is not None and not first:
+            runs.run_together(e, folder, world, resume=resume, regroup=regroup)
+            return
         with bar(
             _console(stderr=True),
             f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}",
             e.rounds,
         ) as advance:
-            note = ""
-
-            def watch(progress: Progress) -> None:
-                nonlocal note
-                if progress.metrics is not None:
-                    accuracy = progress.metrics.consensus
-                    note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
-                advance(progress.state.t, note)
-
-            record = run(e, folder, resume=resume, watch=watch)
+            if world is None:
+                record = runs.run(e, folder, resume=resume, regroup=regroup, watch=watch)
+            else:
+                together = runs.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch)
+                assert together is not None
+                record = together
         _show([record])
         print(f"report: {report.write([folder], folder / 'report.html')}")
     if record.status == "diverged":  # before, and now shown again

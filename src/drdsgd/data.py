@@ -112,18 +112,34 @@ class Devices:
         """
         return self.test.x.to(dtype, copy=True).mul_(self.scale.to(dtype)).add_(self.shift.to(dtype))
 
-    def sha256(self) -> str:
-        """A checksum of all samples, and of who holds them.
+    def checksums(self) -> Tensor:
+        """SHA-256 of what each device holds, [K, 32] bytes: a device's own does not depend on who else is there.
 
-        >>> len(synthetic(3).sha256())
-        64
+        >>> synthetic(3).checksums().shape
+        torch.Size([3, 32])
         """
-        digest = hashlib.sha256()
+        digests = [hashlib.sha256() for _ in range(self.K)]
         for samples in (self.train, self.test):
-            for tensor in (samples.x, samples.y, samples.sizes):
-                digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().numpy().data)
-        return digest.hexdigest()
+            for tensor in (samples.x, samples.y):
+                for digest, part in zip(digests, tensor.cpu().split(samples.sizes.tolist()), strict=True):
+                    digest.update(f"{part.dtype} {list(part.shape)}".encode())
+                    digest.update(part.contiguous().numpy().data)
+        return torch.tensor([list(digest.digest()) for digest in digests], dtype=torch.uint8)
+
+    def of(self, devices: Sequence[int]) -> Devices:
+        """The same of some devices only, in this order.
+
+        >>> synthetic(3).of([2, 0]).K
+        2
+        """
+
+        def some(samples: Samples) -> Samples:
+            x, y = (tensor.split(samples.sizes.tolist()) for tensor in (samples.x, samples.y))
+            return Samples(
+                torch.cat([x[i] for i in devices]), torch.cat([y[i] for i in devices]), samples.sizes[list(devices)]
+            )
+
+        return replace(self, train=some(self.train), test=some(self.test))
 
     def to(self, device: torch.device) -> Devices:
         """The same with all tensors on a torch device.
@@ -391,10 +407,13 @@ def _npz_pairs(path: Path) -> tuple[object, object | None]:
     return (arrays["x"], arrays["y"]), test
 
 
-def from_folder(path: Path, *, classes: int | None = None, unit: float = 1.0) -> Devices:
+def from_folder(
+    path: Path, *, classes: int | None = None, unit: float = 1.0, devices: Sequence[int] | None = None
+) -> Devices:
     """Your own data, one .npz file per device (in the order of their names): x, y, perhaps x_test, y_test.
 
-    Where a file has no x_test, every fifth of its samples (at 4, 9, ...) is held out. Else as `from_pairs`.
+    Where a file has no x_test, every fifth of its samples (at 4, 9, ...) is held out. Else as `from_pairs`. With
+    `devices` only the files of these are read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -409,6 +428,8 @@ def from_folder(path: Path, *, classes: int | None = None, unit: float = 1.0) ->
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise InputError(f"no .npz files in {folder}: write one per device with np.savez(file, x=x, y=y)")
+    if devices is not None:
+        files = [files[i] for i in devices]
     return _devices([file.name for file in files], map(_npz_pairs, files), classes, unit)
 
 
@@ -482,16 +503,22 @@ def deal(
     return Devices(train, test, dataset.classes, *_scaling(dataset, scaling))
 
 
-def with_random_labels(data: Devices, devices: int, seed: int = 0) -> Devices:
+def with_random_labels(data: Devices, devices: int, seed: int = 0, rows: Sequence[int] | None = None) -> Devices:
     """The same, but the training labels of so many devices, from the first on, are random; test labels stay right.
+
+    `rows` are the numbers of the devices whose data these are, if they are not all.
 
     >>> before = synthetic(3)
     >>> after = with_random_labels(before, 1)
     >>> [bool((after.train.y != before.train.y)[part].any()) for part in (slice(0, 100), slice(100, 300))]
     [True, False]
     """
-    if not 1 <= devices < data.K:
+    if rows is None and not 1 <= devices < data.K:
         raise InputError(f"{devices} devices with random labels: at least 1, and fewer than all {data.K}")
-    y, count = data.train.y.clone(), int(data.train.sizes[:devices].sum())
-    y[:count] = torch.randint(data.classes, (count,), generator=torch.Generator().manual_seed(seed)).to(y.device)
+    y = data.train.y.clone()
+    for i, mine in zip(range(data.K) if rows is None else rows, y.split(data.train.sizes.tolist()), strict=True):
+        if i < devices:
+            # drawn for each by itself, so that they do not depend on what others hold
+            drawn = np.random.default_rng([seed, i]).integers(data.classes, size=len(mine))
+            mine.copy_(torch.from_numpy(drawn))
     return replace(data, train=replace(data.train, y=y))

@@ -247,8 +247,9 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def default_threads() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores that this process may use; it shares them with those that torchrun started beside it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _devices(fields: dict[str, Any]) -> int:
@@ -259,13 +260,18 @@ def _devices(fields: dict[str, Any]) -> int:
 
         return int(graphs.from_file(graph).number_of_nodes())
     if folder not in DATASETS:
-        return len(list(Path(folder).glob("*.npz"))) or 10
+        return len(list(folder_of(folder).glob("*.npz"))) or 10
     return 10
+
+
+def folder_of(dataset: str) -> Path:
+    """The folder that a data set's name means; `{rank}` in it is this process's number among several."""
+    return Path(dataset.replace("{rank}", os.environ.get("RANK", "{rank}")))
 
 
 def _check_dataset(name: object) -> None:
     """Refuse a name that is neither a known data set nor a folder."""
-    if name not in DATASETS and not Path(str(name)).is_dir():
+    if name not in DATASETS and not folder_of(str(name)).is_dir():
         raise InputError(f"--dataset {name}: {unknown(str(name), DATASETS)} and there is no such folder")
 
 
@@ -339,18 +345,18 @@ def make_graph(e: Experiment) -> nx.Graph:
     return graphs.check(graphs.from_file(Path(e.graph)), e.devices)
 
 
-def make_data(e: Experiment) -> Devices:
-    """What every device holds, with the labels of some made random if that is asked for."""
+def make_data(e: Experiment, rows: Sequence[int] | None = None) -> Devices:
+    """What every device holds, or only those in `rows`, with the labels of some made random if that is asked for."""
     from drdsgd import data
 
     if e.random_labels is not None and e.random_labels >= e.devices:
         raise InputError(f"--random-labels {e.random_labels}: fewer than all {e.devices} devices")
-    made = _dealt(e)
-    return made if e.random_labels is None else data.with_random_labels(made, e.random_labels, e.seed)
+    made = _dealt(e, rows)
+    return made if e.random_labels is None else data.with_random_labels(made, e.random_labels, e.seed, rows)
 
 
-def _dealt(e: Experiment) -> Devices:
-    """The data set, dealt to the devices by the partition.
+def _dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
+    """The data set, dealt to the devices by the partition; nothing is kept of devices that are not in `rows`.
 
     With `validation` the samples to be scored are a part of each device's training samples, and the test set is not
     used at all.
@@ -360,13 +366,14 @@ def _dealt(e: Experiment) -> Devices:
     folder = Path(e.data_dir) if e.data_dir else None
     if e.dataset == "synthetic":
         assert e.heterogeneity is not None
-        return data.synthetic(e.devices, heterogeneity=e.heterogeneity, seed=e.seed)
+        made = data.synthetic(e.devices, heterogeneity=e.heterogeneity, seed=e.seed)
+        return made if rows is None else made.of(rows)
     if e.dataset not in DATASETS:
         _check_dataset(e.dataset)
-        devices = data.from_folder(Path(e.dataset))
-        if e.devices != devices.K:
-            raise InputError(f"--devices {e.devices}: the folder {e.dataset} holds data for {devices.K} devices")
-        return devices
+        there = len(list(folder_of(e.dataset).glob("*.npz")))
+        if there and e.devices != there:
+            raise InputError(f"--devices {e.devices}: the folder {e.dataset} holds data for {there} devices")
+        return data.from_folder(folder_of(e.dataset), devices=rows)
     dataset = {
         "digits": lambda: datasets.digits(),
         "fashion-mnist": lambda: datasets.fashion_mnist(folder),
@@ -383,10 +390,14 @@ def _dealt(e: Experiment) -> Devices:
         parts = partition.iid(labels, e.devices, seed=e.seed)
     assert e.scaling is not None
     if e.validation is None:
-        return data.deal(dataset, parts, partition.match(parts, labels, dataset.y_test.numpy()), e.scaling)
-    # the statistics of a standard scaling stay those of the whole training set: eta, chosen here, is for that scale
-    untested = dataclasses.replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
-    return data.deal(untested, *partition.hold_out(parts, labels, e.validation, seed=e.seed), e.scaling)
+        train, test = parts, partition.match(parts, labels, dataset.y_test.numpy())
+    else:
+        # the statistics of a standard scaling stay those of the whole training set: eta, chosen here, is for that scale
+        dataset = dataclasses.replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
+        train, test = partition.hold_out(parts, labels, e.validation, seed=e.seed)
+    if rows is not None:
+        train, test = [train[i] for i in rows], [test[i] for i in rows]
+    return data.deal(dataset, train, test, e.scaling)
 
 
 def make_model(e: Experiment, data: Devices) -> nn.Module:

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +23,13 @@ from drdsgd.flat import Flat
 from drdsgd.gradients import Execution, predict
 from drdsgd.parallel import Each, blocks
 
-__all__ = ["Accuracy", "Metrics", "consensus", "evaluate", "standard_error"]
+__all__ = ["Accuracy", "Metrics", "Scores", "column_sums", "distances", "evaluate", "standard_error"]
 
 # An evaluation's forward pass takes about so many samples: enough to keep a core busy, few enough for its cache.
 # Where devices go one by one, they have convolutions, whose outputs are large.
 TOGETHER = {"batched": 1024, "loop": 128}
-# columns of theta that are averaged at once, and how much of the models is then compared with the mean at once
-AVERAGED_COLUMNS, COMPARED_BYTES = 2**14, 4 * 2**20
+# columns of theta that are summed at once, and how much of the models is then compared with the mean at once
+SUMMED_COLUMNS, COMPARED_BYTES = 2**14, 4 * 2**20
 # models that are asked together: they are copied where some have no more samples than others
 ASKED_BYTES = 32 * 2**20
 
@@ -72,7 +72,8 @@ class Metrics:
     `consensus_distance` is `1/K sum_i ||theta_i - mean theta||^2`. `train_loss` is the mean over devices of their
     mini-batch loss in the last round (at round 0: in the first, before its step), and `weights` are those that their
     gradients had in it. `floats_sent` counts all numbers sent over all links since the start, `seconds` the time
-    spent in rounds (not in evaluations).
+    spent in rounds (not in evaluations). Where several processes share the devices, `bytes_between_ranks` counts what
+    they sent to each other for it, and `exchange_seconds` is how long one of them, on average, was busy with that.
     """
 
     round: int
@@ -84,10 +85,13 @@ class Metrics:
     weights: list[float]
     floats_sent: int
     seconds: float
+    bytes_between_ranks: int | None = None
+    exchange_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values for a record; `Metrics.from_json` reads them back."""
-        return asdict(self)
+        values = asdict(self)
+        return {name: value for name, value in values.items() if value is not None}
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Metrics:
@@ -111,31 +115,47 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def consensus(theta: Tensor, each: Each = map) -> tuple[Tensor, float]:
-    """The consensus model, which is the mean [d] of the models theta [K, d], and their distance from it.
+def column_sums(theta: Tensor, each: Each = map) -> Tensor:
+    """The sum [d] of the models theta [n, d].
 
-    The distance is the mean of squares, `1/K ||theta (I - J)||_F^2`; it is not finite where theta or the mean is not.
-
-    >>> consensus(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
-    (tensor([1., 0.]), 1.0)
+    >>> column_sums(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    tensor([2., 0.])
     """
-    mean = torch.cat(list(each(lambda some: theta[:, some].mean(dim=0), blocks(theta.shape[1], AVERAGED_COLUMNS))))
+    return torch.cat(list(each(lambda some: theta[:, some].sum(dim=0), blocks(theta.shape[1], SUMMED_COLUMNS))))
+
+
+def distances(theta: Tensor, common: Tensor, each: Each = map) -> Tensor:
+    """How far the models theta [n, d] are from a common one [d]: `||theta_i - common||^2`, [n] in float64.
+
+    One is not finite where its model or the common one is not.
+
+    >>> distances(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1.0, 0.0]))
+    tensor([1., 1.], dtype=torch.float64)
+    """
 
     def squares(some: slice) -> Tensor:
         # in double: a run about to diverge has distances whose square is beyond float32
-        distance: Tensor = torch.linalg.vector_norm(theta[some] - mean, dim=1, dtype=torch.float64)
+        distance: Tensor = torch.linalg.vector_norm(theta[some] - common, dim=1, dtype=torch.float64)
         return distance.square()
 
-    return mean, float(torch.cat(list(each(squares, blocks(len(theta), COMPARED_BYTES // theta[0].nbytes)))).mean())
+    return torch.cat(list(each(squares, blocks(len(theta), COMPARED_BYTES // theta[0].nbytes))))
+
+
+class Scores(NamedTuple):
+    """Accuracy in percent of the common and of the local models, [n] each; right answers and samples per class, [C]."""
+
+    common: Tensor
+    local: Tensor
+    hits: Tensor
+    samples: Tensor
 
 
 def evaluate(
     flat: Flat, theta: Tensor, mean: Tensor, data: Devices, features: Tensor, execution: Execution, each: Each = map
-) -> tuple[Accuracy, Accuracy, list[float | None]]:
-    """Accuracy of the consensus and of the local models of theta [K, d], and the consensus model's per class.
+) -> Scores:
+    """How well a common model `mean` [d] and the devices' own, theta [n, d], do on the devices' test samples.
 
-    `mean` [d] is the consensus model, `features` are those of the test samples, as the model takes them
-    (`Devices.test_features`).
+    `features` are those of the test samples, as the model takes them (`Devices.test_features`).
     """
     test, samples = data.test, TOGETHER[execution]
     sizes, starts = test.sizes.tolist(), test.starts.tolist()
@@ -168,17 +188,13 @@ def evaluate(
         pass
     device = torch.repeat_interleave(test.sizes)  # of every sample
     accuracies = [
-        Accuracy.over((100.0 * torch.bincount(device[right], minlength=data.K) / test.sizes.double()).tolist())
+        100.0 * torch.bincount(device[right], minlength=data.K) / test.sizes.double()
         for right in (common == test.y, local == test.y)
     ]
     hits, there = (torch.bincount(y, minlength=data.classes) for y in (test.y[common == test.y], test.y))
-    return accuracies[0], accuracies[1], _percent(hits, there)
+    return Scores(accuracies[0], accuracies[1], hits, there)
 
 
 def _answers(flat: Flat, theta: Tensor, x: Tensor, execution: Execution) -> Tensor:
     """The class that every device's model, theta [n, d], gives each of its samples x [n, m, ...]: [n, m]."""
     return predict(flat, theta, x, execution).argmax(dim=-1)
-
-
-def _percent(hits: Tensor, sizes: Tensor) -> list[float | None]:
-    return [100.0 * h / n if n else None for h, n in zip(hits.tolist(), sizes.tolist(), strict=True)]

@@ -17,6 +17,7 @@ __all__ = [
     "ALGORITHMS",
     "COMPRESSIONS",
     "DATASETS",
+    "ENVIRONMENT",
     "GRAPHS",
     "MIXINGS",
     "OPTIONS",
@@ -34,6 +35,10 @@ GRAPHS = ("erdos-renyi", "geometric", "ring", "grid", "torus", "complete", "star
 SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")
 COMPRESSIONS = ("none", "top", "random", "quantize")
 MIXINGS = ("metropolis", "matcha", "matchings", "one-peer-exponential")
+
+
+# what a process that was started as one of several, by torchrun or in its manner, finds in its environment
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Option(NamedTuple):

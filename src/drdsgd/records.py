@@ -10,6 +10,7 @@ checkpoint/      the state to continue from
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from drdsgd.data import Devices
+    from drdsgd.engines import Ranks
 
 __all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
 
@@ -83,7 +85,7 @@ class Folder:
         self.path = path
         self.config, self.network = path / "config.toml", path / "network.json"
         self.metrics, self.summary = path / "metrics.jsonl", path / "summary.json"
-        self.checkpoint, self.report = path / "checkpoint" / "state.safetensors", path / "report.html"
+        self.checkpoint, self.report = path / "checkpoint", path / "report.html"
 
     @property
     def status(self) -> Status:
@@ -141,7 +143,7 @@ class Folder:
                 f"{self.metrics} lacks the evaluation of round {min(missing)}, but the checkpoint is at round {t}; "
                 f"remove {self.checkpoint} to start the run again from round 0"
             )
-        for path in (self.config, self.network, self.metrics, self.summary, self.checkpoint):
+        for path in (self.config, self.network, self.metrics, self.summary, self.checkpoint / "*.safetensors"):
             for stray in path.parent.glob(f".{path.name}.*"):
                 stray.unlink()
         write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))
@@ -206,8 +208,8 @@ def read_network(path: Path) -> Network:
     return network
 
 
-def network(graph: nx.Graph, data: Devices, rho: float) -> Network:
-    """What network.json says of a graph and of the devices' data."""
+def network(graph: nx.Graph, data: Devices, rho: float, ranks: Ranks) -> Network:
+    """What network.json says of a graph and of the devices' data, those of other processes included."""
     import torch
 
     from drdsgd.graphs import layout
@@ -217,10 +219,10 @@ def network(graph: nx.Graph, data: Devices, rho: float) -> Network:
     positions = layout(graph)
     return Network(
         edges=[(int(i), int(j)) for i, j in graph.edges],
-        positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(data.K)],
-        label_counts=counts.view(data.K, data.classes).tolist(),
+        positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(ranks.K)],
+        label_counts=ranks.gather(counts.view(data.K, data.classes)).tolist(),
         rho=rho,
-        data_sha256=data.sha256(),
+        data_sha256=hashlib.sha256(ranks.gather(data.checksums()).numpy().tobytes()).hexdigest(),
     )
 
 

@@ -40,11 +40,16 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a person wants to see of a round: mini-batch losses [n], weights [n], numbers sent by all devices."""
+    """What a person wants to see of a round: mini-batch losses [n], weights [n], numbers sent by all devices.
+
+    And what this process sent to others that host devices, and how long it was busy with that.
+    """
 
     loss: Tensor
     weight: Tensor
     floats_sent: int
+    bytes_sent: int = 0
+    exchange_seconds: float = 0.0
 
 
 Round = Callable[[State], tuple[State, Info]]
@@ -82,7 +87,8 @@ def make_round(
         mix = engine.mix(state.t)  # gossip enters only here
         ostate = objective.combine(state.objective, mix)
         theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)
-        return State(state.t + 1, theta, ostate, gstate), Info(torch.cat(losses), torch.cat(weights), mix.floats_sent)
+        after = State(state.t + 1, theta, ostate, gstate)
+        return after, Info(torch.cat(losses), torch.cat(weights), mix.floats_sent, mix.bytes_sent, mix.exchange_seconds)
 
     return round
 

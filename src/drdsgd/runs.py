@@ -1,19 +1,23 @@
-"""One experiment into one folder: build, train, record, checkpoint, resume."""
+"""One experiment into one folder: build, train, record, checkpoint, resume; in one process, or in several."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd import checkpoint, records
-from drdsgd.algorithms import Algorithm
+from drdsgd import checkpoint, hosting, records
+from drdsgd.engines import Ranks
+from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.mixing import rho_over_time
@@ -21,7 +25,13 @@ from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
 from drdsgd.training import Progress, trajectory
 
-__all__ = ["check", "check_device", "check_unchanged", "run", "stop_requests"]
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from drdsgd.data import Devices
+    from drdsgd.engines.distributed import World
+
+__all__ = ["check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "stop_requests"]
 
 
 def run(
@@ -29,6 +39,7 @@ def run(
     path: Path,
     *,
     resume: bool = False,
+    regroup: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Record:
@@ -37,7 +48,7 @@ def run(
     A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. What happens
     to the process at any moment, the folder can be resumed, and ends with the same metrics. An interruption
     (Ctrl-C, or `stop` that says so after a round) leaves a checkpoint of the last whole round; a run that diverges
-    says so in its summary.
+    says so in its summary. With `regroup` one that went on in several processes (`run_together`) may be continued.
 
     >>> import tempfile
     >>> e = Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring")
@@ -47,53 +58,109 @@ def run(
     folder = Folder(path)
     with folder.lock():
         _check(folder, e, resume)
-        if folder.status != "unfinished":
-            return records.read(path)
+        if folder.status == "unfinished":
+            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop)
+        return records.read(path)
 
-        graph, data = make_graph(e), make_data(e).to(check_device(e.device))
-        mixing, model = make_mixing(e, graph), make_model(e, data)
-        network = records.network(graph, data, rho_over_time(mixing))
-        start = checkpoint.load(folder.checkpoint, e.device) if folder.checkpoint.exists() else None
-        # all that can be wrong with the input is refused here, before anything is written
-        steps = trajectory(
-            model, data, mixing, make_algorithm(e),
-            rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
-            reference=e.reference, execution=e.execution, threads=e.threads, start=start,
-        )  # fmt: skip
-        t = -1
+
+def run_together(
+    e: Experiment,
+    path: Path,
+    world: World,
+    *,
+    resume: bool = False,
+    regroup: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Record | None:
+    """As `run`, with several processes that call this alike and share the devices; the first writes the record.
+
+    Checkpoints have a part of each. A stop that one of them is asked for takes effect when they next evaluate or write
+    a checkpoint. One that torchrun has started again goes on with the run. Only the first gets the record back.
+    """
+    folder, first = Folder(path), world.rank == 0
+    check_alike(e, world)
+    with folder.lock() if first else nullcontext():
+        if first:
+            again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and folder.config.exists()
+            _check(folder, e, resume or again)
+        if world.texts(folder.status if first else "")[0] == "unfinished":
+            graph = make_graph(e)
+            members, data = hosting.host(e, graph, world)
+            _go(e, folder, graph, data, members, regroup, watch)
+        return records.read(path) if first else None
+
+
+def _go(
+    e: Experiment,
+    folder: Folder,
+    graph: nx.Graph,
+    data: Devices,
+    ranks: Ranks,
+    regroup: bool,
+    watch: Callable[[Progress], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
+    writes, data = ranks.rank == 0, data.to(check_device(e.device))
+    mixing, model = make_mixing(e, graph), make_model(e, data)
+    network = records.network(graph, data, rho_over_time(mixing) if writes else math.nan, ranks)
+    start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
+    # all that can be wrong with the input is refused here, before anything is written
+    steps = trajectory(
+        model, data, mixing, make_algorithm(e),
+        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
+        reference=e.reference, execution=e.execution, threads=e.threads,
+        start=start, ranks=ranks, agree_every=e.checkpoint_every,
+    )  # fmt: skip
+    t = -1 if start is None else start.state.t
+    if writes:
         if start is None:
             folder.start(e, network)
         else:
             folder.check_network(network)
-            t = start.state.t
         folder.rewind(t, e)
-        with stop_requests() as asked:
-            try:
-                for progress in steps:
-                    t = progress.state.t
-                    if progress.metrics is not None:
-                        folder.append(progress.metrics)
-                    watch(progress)
-                    stopping = asked() or stop()
-                    # only after the metrics: a checkpoint promises that all lines up to its round are there
-                    if t % e.checkpoint_every == 0 or t == e.rounds or stopping:
-                        checkpoint.save(folder.checkpoint, progress)
-                    if stopping:
-                        break
-            except Diverged as error:
+    with stop_requests() as asked:
+        try:
+            stopping = False
+            for progress in steps:
+                t = progress.state.t
+                if progress.metrics is not None and writes:
+                    folder.append(progress.metrics)
+                watch(progress)
+                saving = t % e.checkpoint_every == 0 or t == e.rounds
+                if ranks.size == 1 or saving or progress.metrics is not None:  # several must stop after the same round
+                    stopping = any(ranks.texts("stop" if asked() or stop() else ""))
+                # only after the metrics: a checkpoint promises that all lines up to its round are there
+                if saving or stopping:
+                    checkpoint.save(folder.checkpoint, progress, ranks)
+                if stopping:
+                    break
+        except Diverged as error:
+            if writes:
                 folder.finish("diverged", str(error))
-                raise
-            if asked() or stop():  # also after the last round: a comparison must not go on with its next run
-                raise Interrupted(f"stopped after round {t} of {e.rounds}")
+            raise
+        # also after the last round: a comparison must not go on with its next run
+        if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
+            raise Interrupted(f"stopped after round {t} of {e.rounds}")
+    if writes:
         folder.finish("finished", "")
-        return records.read(path)
+
+
+def check_alike(e: Experiment, world: World) -> None:
+    """Refuse processes that were not given the same experiment; where they find and compute it is their own affair."""
+    found = [json.loads(text) for text in world.texts(json.dumps(e.model_dump()))]
+    for rank, other in enumerate(found):
+        for name in e.model_dump():
+            if name not in ("threads", "data_dir", "device") and other[name] != found[0][name]:
+                raise InputError(
+                    f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
+                    "give all processes the same"
+                )
 
 
 def check(e: Experiment) -> None:
     """Refuse an experiment whose graph, data, model or algorithm can't be made; writes nothing."""
-    mixing, algorithm = make_mixing(e, make_graph(e)), make_algorithm(e)
-    if isinstance(algorithm, Algorithm):
-        algorithm.check(mixing)
+    make_algorithm(e).check(make_mixing(e, make_graph(e)))
     make_model(e, make_data(e).to(check_device(e.device)))
 
 

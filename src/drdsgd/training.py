@@ -7,9 +7,9 @@ to look at, save or stop a run on its way: everything that records, checkpoints 
 from __future__ import annotations
 
 import copy
-import math
+import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Required, TypedDict, Unpack
 
@@ -20,15 +20,16 @@ from torch import Tensor, nn
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
 from drdsgd.data import Devices
-from drdsgd.engines.local import LocalEngine
+from drdsgd.engines import Ranks
+from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, whole
 from drdsgd.flat import Flat, aligned
 from drdsgd.gradients import Loss, choose_execution, choose_memory_format, make_forward
-from drdsgd.metrics import Metrics, consensus, evaluate
+from drdsgd.metrics import Accuracy, Metrics, Scores, column_sums, distances, evaluate
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.objectives import Hosted
 from drdsgd.parallel import Each, blocks, each_of, one_thread
-from drdsgd.round import State, init, make_round
+from drdsgd.round import Round, State, init, make_round
 from drdsgd.servers import Clients, ServerAlgorithm, make_server_round
 
 __all__ = ["Options", "Progress", "Reference", "Result", "train", "trajectory"]
@@ -43,13 +44,15 @@ class Progress(NamedTuple):
     """Where a run is: its state, what it has cost so far, and the metrics if this round was evaluated.
 
     The next round works in the state's tensors: clone what you want to keep longer. Between theta's rows there may be
-    unused memory.
+    unused memory. `bytes_sent` and `exchange_seconds` are this process's (see `Info`).
     """
 
     state: State
     floats_sent: int
     seconds: float
     metrics: Metrics | None
+    bytes_sent: int = 0
+    exchange_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ def train(
         if progress.metrics is not None:
             metrics.append(progress.metrics)
     assert state is not None
-    return Result(Flat(model).to_module(_common(algorithm, state)[0]), state.theta.contiguous(), metrics)
+    common = _common(algorithm, state, Alone(data.K), map)
+    return Result(Flat(model).to_module(common), state.theta.contiguous(), metrics)
 
 
 def trajectory(
@@ -122,20 +126,26 @@ def trajectory(
     execution: Literal["auto", "batched", "loop"] = "auto",
     threads: int | None = None,
     start: Progress | None = None,
+    ranks: Ranks | None = None,
+    agree_every: int | None = None,
 ) -> Iterator[Progress]:
     """The run as an iterator: the start, then one `Progress` per round, with metrics at the evaluated rounds.
 
     All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it only
     says how many devices there are. `reference` says whether devices count by their number of samples (p_i = n_i / n,
     eq. 1) or all the same (p_i = 1 / K). `threads` work on blocks of devices, by default as many as torch has. `start`
-    continues a run from where it was. What does not fit together is refused here, before the first step of the
-    iterator. A run that leaves the floats raises `Diverged`.
+    continues a run from where it was. `ranks` are the processes that share the devices, if they are several: `data`
+    and `start` then are those of this one's devices, and all must call this alike. What does not fit together is
+    refused here, before the first step of the iterator. A run that leaves the floats raises `Diverged`; of several
+    processes, all do, when they next evaluate, or in every `agree_every`-th round.
     """
     mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
-    if mixing.K != data.K:
-        raise InputError(f"the graph has {mixing.K} nodes but there are data for {data.K} devices")
-    if isinstance(algorithm, Algorithm):
-        algorithm.check(mixing)
+    ranks = ranks or Alone(mixing.K)
+    if len(ranks.rows) != data.K:
+        raise InputError(f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices")
+    algorithm.check(mixing)
+    if isinstance(algorithm, ServerAlgorithm) and ranks.size > 1:
+        raise InputError(f"{algorithm.name} has a server, which is simulated in one process: run it without torchrun")
     counts = {"rounds": rounds, "batch_size": batch_size, "eval_every": eval_every}
     for name, value in (counts if threads is None else counts | {"threads": threads}).items():
         whole(name, value)
@@ -144,13 +154,13 @@ def trajectory(
     data = data.to(flat.device)
     workers = (threads if threads is not None else torch.get_num_threads()) if flat.device.type == "cpu" else 1
     each = each_of(workers)
-    engine = LocalEngine(mixing, flat.dtype, flat.device, each)
+    engine = ranks.engine(mixing, flat.dtype, flat.device, each)
     batches = Batches(data, batch_size, seed, engine.rows, flat.dtype)
     x, _ = batches(0, slice(0, 2))
     flat.check(x.flatten(0, 1), data.classes if loss is nn.functional.cross_entropy else None)
-    if start is not None and start.state.theta.shape != (mixing.K, flat.d):
+    if start is not None and start.state.theta.shape != (data.K, flat.d):
         raise InputError(
-            f"the model has {flat.d} parameters on {mixing.K} devices, but the run to continue has "
+            f"the model has {flat.d} parameters on {data.K} devices, but the run to continue has "
             f"{list(start.state.theta.shape)}; the model's code changed, so start another run"
         )
     mode = choose_execution(flat, x) if execution == "auto" else execution
@@ -163,59 +173,64 @@ def trajectory(
         in_turn = -(-n // (workers * max(most, 1)))  # blocks of each thread: the same number, so none waits
         return blocks(n, -(-n // (workers * in_turn)))
 
-    parts = parts_of(mixing.K)
-    share = data.train.sizes / data.train.sizes.double().mean()
+    parts = parts_of(data.K)
+    share = data.train.sizes / ranks.gather(data.train.sizes).double().mean()
     share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
-    clients = Clients(share, batches, flat, forward, loss, mode, parts_of, each)
     if isinstance(algorithm, ServerAlgorithm):
-        round = make_server_round(algorithm, clients)
+        play = _served(algorithm, Clients(share, batches, flat, forward, loss, mode, parts_of, each))
     else:
         round = make_round(algorithm, forward, batches, engine, parts, each)
+        play = _gossiping(algorithm, Hosted(share, engine.rows, mixing.K), round)
 
     test_features = data.test_features(flat.dtype)  # once: the same are needed at every evaluation
+    trouble: Diverged | None = None
+
+    def refuse(found: Diverged | None, now: bool = True) -> None:
+        """Raise what was found first, here or elsewhere: at once where this process is alone, else together."""
+        nonlocal trouble
+        trouble = trouble or found
+        if (now or ranks.size == 1) and (trouble := ranks.earliest(trouble)) is not None:
+            raise trouble
 
     def measure(progress: Progress, loss: Tensor, weight: Tensor) -> Progress:
-        state, floats_sent, seconds, _ = progress
-        mean, distance = _common(algorithm, state, each)
-        if not math.isfinite(distance):
+        state = progress.state
+        common = _common(algorithm, state, ranks, each)
+        distance = ranks.gather(distances(state.theta, common, each))
+        if not distance.isfinite().all():
             # times K: models whose mean is beyond the floats are, too
-            _check_finite(algorithm, state.t, loss, theta=state.theta * mixing.K)
-        common, local, per_class = evaluate(flat, state.theta, mean, data, test_features, mode, each)
-        train_loss, weights = float(loss.mean()), weight.tolist()
-        metrics = Metrics(state.t, common, local, per_class, distance, train_loss, weights, floats_sent, seconds)
-        return progress._replace(metrics=metrics)
+            refuse(_not_finite(algorithm, engine.rows, state.t, loss, theta=state.theta * mixing.K))
+        scores = evaluate(flat, state.theta, common, data, test_features, mode, each)
+        return progress._replace(metrics=_metrics(progress, scores, distance, loss, weight, ranks))
 
     @one_thread()
     def beginning() -> Progress:
-        theta = aligned(flat.row().expand(mixing.K, -1))
-        if isinstance(algorithm, ServerAlgorithm):
-            state = algorithm.init(theta, clients)
-        else:
-            state = init(algorithm, theta, Hosted(share, engine.rows, mixing.K))
+        state = play.begin(aligned(flat.row().expand(data.K, -1)))
         loss = torch.cat([forward(state.theta[some], *batches(0, some))[0] for some in parts])
         if not (finite := loss.isfinite()).all():
             raise InputError(
-                f"the initial model's loss on device {int((~finite).nonzero()[0])} is not finite; "
+                f"the initial model's loss on device {int(engine.rows[~finite][0])} is not finite; "
                 "check the model's initialisation and the scale of the data"
             )
-        if isinstance(algorithm, ServerAlgorithm):
-            weight = round(_copy(state))[1].weight
-        else:
-            weight = algorithm.objective.weigh(loss, copy.deepcopy(state.objective), 0)
+        weight = play.first_weights(state, loss)
         # one beyond the floats is for the first round to refuse: a run's folder is there by then, to say so
         return measure(Progress(state, 0, 0.0, None), loss, weight.clamp(max=torch.finfo(weight.dtype).max))
 
     @one_thread()
     def advance(progress: Progress) -> Progress:
         begun = time.perf_counter()
-        state, info = round(progress.state)
+        state, info = play.round(progress.state)
         seconds = progress.seconds + time.perf_counter() - begun
-        _check_finite(algorithm, state.t, info.loss, info.weight)
-        progress = Progress(state, progress.floats_sent + info.floats_sent, seconds, None)
-        return measure(progress, info.loss, info.weight) if state.t % eval_every == 0 or state.t == rounds else progress
+        due = state.t % eval_every == 0 or state.t == rounds
+        agree = due or (agree_every is not None and state.t % agree_every == 0)
+        refuse(_not_finite(algorithm, engine.rows, state.t, info.loss, info.weight), now=agree)
+        progress = Progress(
+            state, progress.floats_sent + info.floats_sent, seconds, None,
+            progress.bytes_sent + info.bytes_sent, progress.exchange_seconds + info.exchange_seconds,
+        )  # fmt: skip
+        return measure(progress, info.loss, info.weight) if due else progress
 
-    if start is not None and isinstance(algorithm, Algorithm):
-        fresh = init(algorithm, start.state.theta[:1], Hosted(share[:1], engine.rows[:1], mixing.K))
+    if start is not None:
+        fresh = play.begin(start.state.theta[:1])
         for kind, now, before in (
             ("objective", fresh.objective, start.state.objective),
             ("optimizer", fresh.optimizer, start.state.optimizer),
@@ -239,36 +254,92 @@ def trajectory(
     return steps()
 
 
-def _common(algorithm: Algorithm | ServerAlgorithm, state: State, each: Each = map) -> tuple[Tensor, float]:
-    """The model [d] that stands for all, the server's or the mean, and how far from it the devices' are."""
+class _Play(NamedTuple):
+    """An algorithm with its devices, ready to go.
+
+    `begin(theta)` gives the state before the first round, and `first_weights(state, loss)` the weights that gradients
+    will have in it.
+    """
+
+    begin: Callable[[Tensor], State]
+    round: Round
+    first_weights: Callable[[State, Tensor], Tensor]
+
+
+def _gossiping(algorithm: Algorithm, hosted: Hosted, round: Round) -> _Play:
+    return _Play(
+        lambda theta: init(algorithm, theta, hosted),
+        round,
+        lambda state, loss: algorithm.objective.weigh(loss, copy.deepcopy(state.objective), 0),
+    )
+
+
+def _served(algorithm: ServerAlgorithm, clients: Clients) -> _Play:
+    round = make_server_round(algorithm, clients)
+    return _Play(lambda theta: algorithm.init(theta, clients), round, lambda state, loss: round(_copy(state))[1].weight)
+
+
+def _common(algorithm: Algorithm | ServerAlgorithm, state: State, ranks: Ranks, each: Each) -> Tensor:
+    """The model [d] that stands for all: the server's, or the mean."""
     if isinstance(algorithm, ServerAlgorithm):
-        return algorithm.common(state), algorithm.distance(state)
-    return consensus(state.theta, each)
+        return algorithm.common(state)
+    return ranks.total(column_sums(state.theta, each)) / ranks.K
+
+
+def _metrics(
+    progress: Progress, scores: Scores, distance: Tensor, loss: Tensor, weight: Tensor, ranks: Ranks
+) -> Metrics:
+    """What the processes measured of their own devices, put together; `distance` [K] is already."""
+    common, local, losses, weights = (
+        ranks.gather(torch.stack([x.double() for x in (scores.common, scores.local, loss, weight)], dim=1))
+        .T.cpu()
+        .unbind()
+    )
+    own = [*scores.hits.tolist(), *scores.samples.tolist(), progress.bytes_sent, progress.exchange_seconds]
+    *counts, sent, busy = ranks.total(torch.tensor(own, dtype=torch.float64, device=distance.device)).tolist()
+    hits, there = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+    metrics = Metrics(
+        round=progress.state.t,
+        consensus=Accuracy.over(common.tolist()),
+        local=Accuracy.over(local.tolist()),
+        per_class=[100.0 * h / n if n else None for h, n in zip(hits, there, strict=True)],
+        consensus_distance=float(distance.mean()),
+        train_loss=float(losses.to(loss.dtype).mean()),
+        weights=weights.tolist(),
+        floats_sent=progress.floats_sent,
+        seconds=progress.seconds,
+    )
+    if ranks.size == 1:
+        return metrics
+    return dataclasses.replace(metrics, bytes_between_ranks=int(sent), exchange_seconds=busy / ranks.size)
 
 
 def _copy(state: State) -> State:
     return State(state.t, aligned(state.theta), *copy.deepcopy((state.objective, state.optimizer)))
 
 
-def _check_finite(
+def _not_finite(
     algorithm: Algorithm | ServerAlgorithm,
+    rows: Tensor,
     t: int,
     loss: Tensor,
     weight: Tensor | None = None,
     theta: Tensor | None = None,
-) -> None:
-    """Raise `Diverged` if a loss [n], weight [n] or model [n, d] of round t is not finite.
+) -> Diverged | None:
+    """What to raise if a loss [n], weight [n] or model [n, d] of the devices `rows` is not finite in round t.
 
     Models are looked at only where they are evaluated: one that is not finite shows in its next loss anyway.
     """
     for what, values in (("loss", loss), ("weight", weight), ("model", theta)):
         if values is None or values.isfinite().all():
             continue
-        device = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
-        raise Diverged(
+        i = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
+        device = int(rows[i])
+        return Diverged(
             f"diverged in round {t}: the {what} of device {device} is not finite (loss "
-            f"{float(loss[device]):g}, {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu, --loss-clip "
+            f"{float(loss[i]):g}, {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu, --loss-clip "
             "or --weights normalized",
             round=t,
             device=device,
         )
+    return None

@@ -1,18 +1,23 @@
 """Engines: the only thing that crosses devices.
 
 An engine knows which devices (rows of theta) live in this process, and mixes. Nothing else in the package knows
-where a device lives.
+where a device lives. `Ranks` are the processes that share the devices, and what they tell each other besides gossip,
+for evaluations and checkpoints.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from drdsgd.compression import Compressor
+from drdsgd.errors import Diverged
+from drdsgd.mixing import Mixing
+from drdsgd.parallel import Each
 
-__all__ = ["Engine", "Mix"]
+__all__ = ["Engine", "Mix", "Ranks"]
 
 
 class Mix(Protocol):
@@ -24,6 +29,12 @@ class Mix(Protocol):
     t: int
     floats_sent: int
     """Numbers, as large as those of a model, sent over all links of the whole network so far in this round."""
+
+    bytes_sent: int
+    """What this process has sent to others so far in this round."""
+
+    exchange_seconds: float
+    """How long this process was busy with that."""
 
     alone: Tensor
     """Which of this process's devices hear nobody in this round, [n]."""
@@ -48,3 +59,32 @@ class Engine(Protocol):
     def rows(self) -> Tensor: ...
 
     def mix(self, t: int) -> Mix: ...
+
+
+class Ranks(Protocol):
+    """The processes that share the K devices; this one is number `rank` of `size`, and hosts `rows` [n]."""
+
+    rank: int
+    size: int
+    K: int
+
+    @property
+    def rows(self) -> Tensor: ...
+
+    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> Engine: ...
+
+    def gather(self, x: Tensor) -> Tensor:
+        """What all processes have of their devices, x [n, ...], as [K, ...]."""
+        ...
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum over all processes of x, of any shape."""
+        ...
+
+    def texts(self, text: str) -> list[str]:
+        """What every process says."""
+        ...
+
+    def earliest(self, found: Diverged | None) -> Diverged | None:
+        """What any of the processes has found, the earliest round and then the lowest device."""
+        ...

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
-from torch import Tensor, nn
+from torch import Tensor
 
 from drdsgd.compression import Compressor
-from drdsgd.flat import LINE_BYTES
+from drdsgd.engines.products import Product, column_blocks, log_mean, product
+from drdsgd.errors import Diverged
 from drdsgd.mixing import Mixing
-from drdsgd.parallel import Each, blocks
+from drdsgd.parallel import Each
 
-__all__ = ["LocalEngine", "LocalMix"]
-
-# What is mixed at once: columns of theta, few enough that those of all devices stay in the cache, but some whole
-# lines of it, as memory comes in these.
-CACHE_BYTES, LEAST_LINES = 2**20, 4
-
-Product = Callable[[Tensor], Tensor]
+__all__ = ["Alone", "LocalEngine", "LocalMix"]
 
 
 class Prepared(NamedTuple):
@@ -48,6 +42,8 @@ class LocalMix:
     tensor([999.3069, 999.3069, 999.3069, 999.3069])
     """
 
+    bytes_sent, exchange_seconds = 0, 0.0
+
     def __init__(self, W: Prepared, t: int, each: Each = map) -> None:
         self.t = t
         self.floats_sent = 0
@@ -67,7 +63,7 @@ class LocalMix:
                 part = self._W.product(part)
             mixed[:, some] = part
 
-        for _ in self._each(columns, _columns(rows)):
+        for _ in self._each(columns, column_blocks(rows)):
             pass
         return mixed.view_as(x)
 
@@ -88,15 +84,6 @@ class LocalMix:
 
     def _count(self, numbers: int) -> None:
         self.floats_sent += self._W.links * self._W.repeats * numbers
-
-
-def _columns(rows: Tensor) -> list[slice]:
-    """The columns of rows [K, d] in blocks that are mixed one at a time: on a CPU, whole lines of the cache."""
-    if rows.device.type != "cpu":
-        return [slice(None)]
-    line = LINE_BYTES // rows.element_size()
-    most = max(CACHE_BYTES // (LINE_BYTES * len(rows)), LEAST_LINES)
-    return [slice(some.start * line, some.stop * line) for some in blocks(-(-rows.shape[1] // line), most)]
 
 
 class LocalEngine:
@@ -125,27 +112,35 @@ class LocalEngine:
     def _prepare(self, W: csr_array) -> Prepared:
         links = W.nnz - int((W.diagonal() != 0).sum())  # each end of a link sends
         alone = torch.as_tensor(np.diff(W.indptr) == (W.diagonal() != 0), device=self._device)
-        values = torch.as_tensor(W.data, dtype=self._dtype, device=self._device)
-        columns = torch.as_tensor(W.indices, dtype=torch.int32, device=self._device)
-        ends = torch.as_tensor(W.indptr, dtype=torch.int32, device=self._device)
+        return Prepared(
+            product(W, self._dtype, self._device), log_mean(W, self._dtype, self._device),
+            links, self._mixing.repeats, alone,
+        )  # fmt: skip
 
-        def log_mean(x: Tensor) -> Tensor:
-            terms = values.log() + x[columns]  # one per entry of W, row after row
-            # the largest of each row is taken out, not of all: devices may be too far apart for one scale
-            top = torch.segment_reduce(terms, "max", offsets=ends)
-            top = torch.where(top.isfinite(), top, 0)  # inf - inf is no number
-            rest = (terms - top.repeat_interleave(ends.diff())).exp()
-            return top + torch.segment_reduce(rest, "sum", offsets=ends).log()
 
-        if 3 * W.nnz > self.K**2:  # measured on a CPU: above a density of about a third the dense product wins
-            dense = torch.as_tensor(W.toarray(), dtype=self._dtype, device=self._device)
-            return Prepared(dense.mm, log_mean, links, self._mixing.repeats, alone)
+class Alone:
+    """The one process that hosts all K devices: what all have is what it has.
 
-        def weighted_sums(x: Tensor) -> Tensor:
-            # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A CSR tensor was
-            # measured to take 1.3 times as long (benchmarks/where_time_goes.py).
-            return nn.functional.embedding_bag(
-                columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
-            )
+    >>> Alone(3).gather(torch.ones(3))
+    tensor([1., 1., 1.])
+    """
 
-        return Prepared(weighted_sums, log_mean, links, self._mixing.repeats, alone)
+    rank, size = 0, 1
+
+    def __init__(self, K: int) -> None:
+        self.K, self.rows = K, torch.arange(K)
+
+    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> LocalEngine:
+        return LocalEngine(mixing, dtype, device, each)
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def total(self, x: Tensor) -> Tensor:
+        return x
+
+    def texts(self, text: str) -> list[str]:
+        return [text]
+
+    def earliest(self, found: Diverged | None) -> Diverged | None:
+        return found

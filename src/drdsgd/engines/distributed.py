@@ -1,0 +1,364 @@
+"""Devices on several processes (ranks), which send each other what their devices need: `torch.distributed`.
+
+A process hosts some devices, rows of theta. For its rows of W_t x it needs the rows of x of its devices' neighbours;
+those that live elsewhere come from there, each once, however many devices here want it. Every process works out W_t,
+and so who needs what, by itself. A round has messages between processes that share links, and nothing in which all
+take part; that there is only for evaluations and checkpoints (`gather`, `total`, `texts`).
+
+`World` is the connection to the other processes, before it is known who hosts which device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from drdsgd.compression import Compressor, Parts
+from drdsgd.engines.products import Product, column_blocks, log_mean, product
+from drdsgd.errors import Died, Diverged, InputError, one_line
+from drdsgd.mixing import Mixing
+from drdsgd.options import ENVIRONMENT
+from drdsgd.parallel import Each
+
+__all__ = ["DistributedEngine", "DistributedMix", "Members", "World", "join"]
+
+BACKENDS = ("gloo", "nccl", "mpi")
+
+
+class World:
+    """The connection to the other processes: what all can say and hear."""
+
+    def __init__(self, store: Store, rank: int, size: int, device: torch.device) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        self._store = store
+
+    def speaks(self) -> bool:
+        """Whether this process is the first with something to say that ends them all; the others keep silent."""
+        try:
+            said = self._store.compare_set("drdsgd/said", "", str(self.rank))
+        except RuntimeError:  # the store is gone with the first process, so the second may speak
+            return self.rank == 1
+        return bool(said == str(self.rank).encode())
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of x over all processes."""
+        sum_ = x.to(self.device, copy=True)
+        with _answers():
+            dist.all_reduce(sum_)
+        return sum_.to(x.device)
+
+    def everyones(self, x: Tensor) -> list[Tensor]:
+        """The x of every process; all have the same shape."""
+        x = x.to(self.device).contiguous()
+        found = [torch.empty_like(x) for _ in range(self.size)]
+        with _answers():
+            dist.all_gather(found, x)
+        return found
+
+    def texts(self, text: str) -> list[str]:
+        """What every process says."""
+        said = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8)
+        length = len(text.encode())
+        lengths = [int(n) for n in self.everyones(torch.tensor([length]))]
+        padded = torch.zeros(max(1, *lengths), dtype=torch.uint8)
+        padded[:length] = said[:length]
+        return [bytes(one[:n].tolist()).decode() for one, n in zip(self.everyones(padded), lengths, strict=True)]
+
+    def hosting(self, placement: Sequence[NDArray[np.int64]]) -> Members:
+        """The same, now that it is known which devices each process hosts."""
+        return Members(self, placement)
+
+    def leave(self) -> None:
+        """End the connection."""
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _answers() -> Iterator[None]:
+    """Whoever waits within for another process that is gone, or that takes too long, ends."""
+    try:
+        yield
+    except RuntimeError as error:
+        # without the place in somebody's source, and without the advice
+        why = re.sub(r"^\[[^]]*\] *", "", one_line(error)).partition(". ")[0]
+        raise Died(f"another process ended, or did not answer in time ({why})") from error
+
+
+def join(backend: str | None, device: str, seconds: float) -> World:
+    """Meet the other processes that were started with this one; whoever does not answer in so many seconds is lost."""
+    if missing := [name for name in ENVIRONMENT if name not in os.environ]:
+        raise InputError(
+            f"--engine distributed: {', '.join(missing)} is not set: start it with torchrun --nproc-per-node=2 "
+            "-m drdsgd train ..."
+        )
+    cuda = device.startswith("cuda")
+    backend = backend or ("nccl" if cuda else "gloo")
+    available = {
+        "gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available
+    }  # fmt: skip
+    if backend not in available:
+        raise InputError(f"--backend {backend}: unknown; known are {', '.join(BACKENDS)}")
+    if not available[backend]():
+        here = [name for name, there in available.items() if there()]
+        raise InputError(f"--backend {backend}: this torch was built without it; it has {', '.join(here)}")
+    if backend == "nccl" and not cuda:
+        raise InputError(f"--backend nccl: it is for GPUs, not for --device {device}; use gloo")
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+        store.set_timeout(timedelta(seconds=seconds))
+        store = PrefixStore(_word(store, rank, size, seconds), store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=seconds))
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"the processes did not meet at {address}: {one_line(error)}") from error
+    return World(store, rank, size, torch.device("cuda" if backend == "nccl" else "cpu"))
+
+
+def _word(store: Store, rank: int, size: int, seconds: float) -> str:
+    """A word that these processes agree on, and that none before them had.
+
+    Where torchrun starts processes again, they find what those before them left in the store, addresses among it that
+    lead nowhere. So everyone says who it is; the first reads out the names, and a word; whoever hears its own name
+    nods; and once all have, it is the word. Else the first reads out again.
+    """
+    me, until = uuid.uuid4().hex, time.monotonic() + seconds
+    store.set(f"drdsgd/name/{rank}", me)
+    nodded = ""
+    while time.monotonic() < until:
+        if rank == 0:
+            names = [store.get(f"drdsgd/name/{other}").decode() for other in range(size)]
+            word = uuid.uuid4().hex
+            store.set("drdsgd/read out", json.dumps([word, names]))
+            nods = [f"drdsgd/{word}/{other}" for other in range(1, size)]
+            patience = time.monotonic() + 0.5
+            while time.monotonic() < patience:
+                if not nods or store.check(nods):
+                    store.set(f"drdsgd/{word}", "agreed")
+                    return word
+                time.sleep(0.005)
+        elif store.check(["drdsgd/read out"]):
+            word, names = json.loads(store.get("drdsgd/read out"))
+            if names[rank:] and names[rank] == me:
+                if word != nodded:
+                    store.set(f"drdsgd/{word}/{rank}", "")
+                    nodded = word
+                if store.check([f"drdsgd/{word}"]):
+                    return str(word)
+        time.sleep(0.005)
+    raise RuntimeError(f"not all {size} came within {seconds:g} seconds")
+
+
+class Members:
+    """The processes of a world, each with the devices that it hosts."""
+
+    def __init__(self, world: World, placement: Sequence[NDArray[np.int64]]) -> None:
+        self.world, self.rank, self.size = world, world.rank, world.size
+        self.placement = [torch.from_numpy(devices) for devices in placement]
+        self.rows, self.K = self.placement[self.rank], sum(map(len, placement))
+
+    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> DistributedEngine:
+        return DistributedEngine(self, mixing, dtype, device, each)
+
+    def gather(self, x: Tensor) -> Tensor:
+        # rows of different numbers: the longest list is the length of all
+        padded = x.new_zeros(max(map(len, self.placement)), *x.shape[1:])
+        padded[: len(x)] = x
+        gathered = x.new_empty(self.K, *x.shape[1:])
+        for devices, found in zip(self.placement, self.world.everyones(padded), strict=True):
+            gathered[devices.to(x.device)] = found[: len(devices)].to(x.device)
+        return gathered
+
+    def total(self, x: Tensor) -> Tensor:
+        return self.world.total(x)
+
+    def texts(self, text: str) -> list[str]:
+        return self.world.texts(text)
+
+    def earliest(self, found: Diverged | None) -> Diverged | None:
+        said = self.texts("" if found is None else json.dumps([found.round, found.device, str(found)]))
+        if not (all_found := [json.loads(text) for text in said if text]):
+            return None
+        t, device, message = min(all_found)
+        return Diverged(message, round=t, device=device)
+
+
+class Prepared(NamedTuple):
+    """A matrix W as one process uses it: what its rows make of its own x, and of what comes from others, in order."""
+
+    own: Product
+    others: Product
+    log_mean: Product
+    """of its own numbers, and then of those that come"""
+    send: list[tuple[int, Tensor]]
+    """to which process which of its rows"""
+    receive: list[tuple[int, slice]]
+    """from which process which part of what comes"""
+    coming: int
+    links: int
+    """of the whole network"""
+    repeats: int
+    alone: Tensor
+
+
+class DistributedEngine:
+    """Hosts the devices of one process."""
+
+    def __init__(
+        self, members: Members, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each = map
+    ) -> None:
+        self.K = mixing.K
+        self._members, self._mixing, self._dtype, self._device, self._each = members, mixing, dtype, device, each
+        self._host = np.empty(self.K, dtype=np.int64)  # of every device
+        for rank, devices in enumerate(members.placement):
+            self._host[devices.numpy()] = rank
+        self._static = self._prepare(mixing.at(0)) if mixing.static else None
+
+    @property
+    def rows(self) -> Tensor:
+        return self._members.rows.to(self._device)
+
+    def mix(self, t: int) -> DistributedMix:
+        return DistributedMix(self._static or self._prepare(self._mixing.at(t)), t, self._members.world, self._each)
+
+    def _prepare(self, W: csr_array) -> Prepared:
+        rank, mine = self._members.rank, self._members.rows.numpy()
+        entries = W.tocoo()
+        to, of = entries.row, entries.col
+        # (device, process that needs its row), each once, by process and then by device
+        wanted = np.unique(np.stack([self._host[to], of])[:, self._host[to] != self._host[of]], axis=1)
+        sending = wanted[:, self._host[wanted[1]] == rank]
+        coming = wanted[1][wanted[0] == rank]
+        coming = coming[np.lexsort((coming, self._host[coming]))]
+        place = np.full(self.K, -1)
+        place[mine] = np.arange(len(mine))
+        send = [
+            (int(peer), torch.as_tensor(place[sending[1][sending[0] == peer]], device=self._device))
+            for peer in np.unique(sending[0])
+        ]
+        peers, counts = np.unique(self._host[coming], return_counts=True)
+        ends = np.cumsum(counts)
+        receive = [(int(p), slice(int(e - n), int(e))) for p, n, e in zip(peers, counts, ends, strict=True)]
+        here = W[mine]
+        W_own, W_others = csr_array(here[:, mine]), csr_array(here[:, coming])
+        W_all = csr_array(here[:, np.concatenate([mine, coming])])
+        diagonal = W.diagonal() != 0
+        return Prepared(
+            own=product(W_own, self._dtype, self._device),
+            others=product(W_others, self._dtype, self._device),
+            log_mean=log_mean(W_all, self._dtype, self._device),
+            send=send,
+            receive=receive,
+            coming=len(coming),
+            links=W.nnz - int(diagonal.sum()),
+            repeats=self._mixing.repeats,
+            alone=torch.as_tensor(np.diff(here.indptr) == diagonal[mine], device=self._device),
+        )
+
+
+class DistributedMix:
+    """Round t's gossip, as one process takes part in it: `mix(x [n, ...])` is its rows of W_t x."""
+
+    def __init__(self, W: Prepared, t: int, world: World, each: Each = map) -> None:
+        self.t = t
+        self.floats_sent, self.bytes_sent, self.exchange_seconds = 0, 0, 0.0
+        self.alone = W.alone
+        self._W, self._world, self._each = W, world, each
+
+    def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
+        rows = x.reshape(len(x), -1)
+        if not self._W.links:  # nobody talks in this round
+            return x if donate else x.clone()
+        self._count(rows.shape[1])
+        mixed = rows if donate else torch.empty_like(rows)
+        for _ in range(self._W.repeats):
+            arrive = self._exchange(rows)
+            self._multiply(self._W.own, rows, mixed)  # while messages are on their way
+            if len(others := arrive()):
+                self._multiply(self._W.others, others, mixed, add=True)
+            rows = mixed
+        return mixed.view_as(x)
+
+    def log_mean(self, x: Tensor, /) -> Tensor:
+        self._count(1)
+        for _ in range(self._W.repeats):
+            x = self._W.log_mean(torch.cat([x, self._exchange(x[:, None])()[:, 0]]))
+        return x
+
+    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
+        parts = compressor.encode(x, self.t)
+        arrive = self._exchange(torch.cat([part.contiguous().view(torch.uint8).flatten(1) for part in parts], dim=1))
+        own = compressor.decode(parts, x.shape[1], self.t)
+        self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())
+        mixed = torch.empty_like(own)
+        self._multiply(self._W.own, own, mixed)
+        if len(messages := arrive()):
+            others = compressor.decode(_unpacked(messages, parts), x.shape[1], self.t)
+            self._multiply(self._W.others, others, mixed, add=True)
+        return own, mixed
+
+    def _count(self, numbers: int) -> None:
+        self.floats_sent += self._W.links * self._W.repeats * numbers
+
+    def _multiply(self, W: Product, x: Tensor, target: Tensor, add: bool = False) -> None:
+        """W x into target, which may be x, or onto what it has."""
+
+        def columns(some: slice) -> None:
+            found = W(x[:, some])
+            target[:, some] = found.add_(target[:, some]) if add else found
+
+        for _ in self._each(columns, column_blocks(target)):
+            pass
+
+    def _exchange(self, rows: Tensor) -> Callable[[], Tensor]:
+        """Begin to send what others need of rows [n, ...]; the function waits for what is needed here, [m, ...]."""
+        begun, device = time.perf_counter(), self._world.device
+        operations, kept = [], []
+        arriving = torch.empty(self._W.coming, *rows.shape[1:], dtype=rows.dtype, device=device)
+        for peer, part in self._W.receive:
+            operations.append(dist.P2POp(dist.irecv, arriving[part], peer))
+        for peer, which in self._W.send:
+            message = rows.index_select(0, which).to(device)
+            self.bytes_sent += message.nbytes
+            kept.append(message)
+            operations.append(dist.P2POp(dist.isend, message, peer))
+        with _answers():
+            works = dist.batch_isend_irecv(operations) if operations else []
+        self.exchange_seconds += time.perf_counter() - begun
+
+        def arrive() -> Tensor:
+            begun = time.perf_counter()
+            with _answers():
+                for work in works:
+                    work.wait()
+            kept.clear()
+            self.exchange_seconds += time.perf_counter() - begun
+            return arriving.to(rows.device)
+
+        return arrive
+
+
+def _unpacked(messages: Tensor, like: Parts) -> Parts:
+    """Messages [m, bytes] as parts, of the shapes and types that these have."""
+    sizes = [part[0].nbytes for part in like]
+    return tuple(
+        message.contiguous().view(part.dtype).view(len(messages), *part.shape[1:])
+        for message, part in zip(messages.split(sizes, dim=1), like, strict=True)
+    )

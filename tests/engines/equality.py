@@ -1,0 +1,181 @@
+"""What the engines must agree on: every objective, optimizer and mixing, on more devices than processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drdsgd import compression, data, graphs, mixing, models, optimizers
+from drdsgd.algorithms import Algorithm, dr_dsgd
+from drdsgd.engines.distributed import World
+from drdsgd.errors import Diverged
+from drdsgd.metrics import Metrics
+from drdsgd.mixing import Mixing
+from drdsgd.objectives import capped, kl_dro, smoothed
+from drdsgd.placement import crossing, place
+from drdsgd.round import State
+from drdsgd.training import Progress, trajectory
+from tests.test_optimizers import OPTIMIZERS
+from tests.test_round import OBJECTIVES
+
+K = 7
+GRAPH = graphs.erdos_renyi(K, 0.4, seed=3)
+DIRECTED = graphs.directed_erdos_renyi(K, 0.4, seed=3)
+W = mixing.metropolis(GRAPH)
+MIXINGS: dict[str, Mixing] = {
+    "metropolis": W,
+    "ring": mixing.metropolis(graphs.ring(K)),
+    "complete": mixing.metropolis(graphs.complete(K)),
+    "star": mixing.metropolis(graphs.star(K)),
+    "link failures": mixing.link_failures(W, 0.4, seed=1),
+    "dropouts": mixing.dropouts(W, 0.4, seed=1),
+    "matchings": mixing.matchings(GRAPH, seed=1),
+    "matcha": mixing.matcha(GRAPH, 0.5, seed=1),
+    "one-peer exponential": mixing.one_peer_exponential(K),
+    "local steps": mixing.local_steps(W, 2),
+    "repeated": mixing.repeated(W, 3),
+    "all of it": mixing.local_steps(mixing.repeated(mixing.link_failures(W, 0.4, seed=1), 2), 2),
+}
+DIRECTED_MIXINGS = {
+    "push-sum": mixing.push_sum(DIRECTED),
+    "failing push-sum": mixing.link_failures(mixing.push_sum(DIRECTED), 0.3),
+}
+ROBUST = smoothed(capped(kl_dro(0.8, weights="normalized"), 3.0), 0.3)
+
+
+class Case(NamedTuple):
+    mixing: Mixing
+    algorithm: Algorithm
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    for name, objective in OBJECTIVES.items():
+        yield name, Case(W, Algorithm(objective, optimizers.dsgd(0.2)))
+    for name, row in OPTIMIZERS.items():
+        yield name, Case(W, Algorithm(ROBUST, row.make(0.1), weight_decay=0.01))
+    quantized = optimizers.quasi_global_momentum(0.1, 0.9, optimizers.compressed(compression.quantized(4)))
+    yield "ours", Case(W, Algorithm(ROBUST, quantized))
+    for name, changing in MIXINGS.items():
+        yield f"{name}, tracking", Case(changing, Algorithm(ROBUST, optimizers.gradient_tracking(0.1)))
+    for name, changing in (MIXINGS | DIRECTED_MIXINGS).items():
+        yield f"{name}, push", Case(changing, Algorithm(kl_dro(2.0), optimizers.push(0.1)))
+
+
+def devices() -> data.Devices:
+    """Unequal numbers of samples, as reference weights are then unequal too."""
+    generator = torch.Generator().manual_seed(1)
+    pairs = [
+        (torch.randn(4 + 3 * i, 5, generator=generator), torch.randint(3, (4 + 3 * i,), generator=generator))
+        for i in range(K)
+    ]
+    return data.from_pairs(pairs, pairs, classes=3)
+
+
+def model(dtype: torch.dtype) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return models.mlp((5,), 3, hidden=(12,)).to(dtype)
+
+
+def runs(case: Case, world: World, dtype: torch.dtype, **options: Any) -> tuple[list[Progress], list[Progress]]:
+    """The run in this process alone, and this process's part of the run of all; copies, as rounds work in place."""
+    placement = place(GRAPH, world.size)
+    fields: dict[str, Any] = {"rounds": 4, "batch_size": 3, "eval_every": 2, "threads": 1, **options}
+    members, mine = world.hosting(placement), devices().of(placement[world.rank].tolist())
+    whole = trajectory(model(dtype), devices(), case.mixing, case.algorithm, **fields)
+    part = trajectory(model(dtype), mine, case.mixing, case.algorithm, ranks=members, **fields)
+    return [kept(one) for one in whole], [kept(one) for one in part]
+
+
+def kept(progress: Progress) -> Progress:
+    state = progress.state
+    return progress._replace(
+        state=State(
+            state.t,
+            state.theta.clone(),
+            {name: value.clone() for name, value in state.objective.items()},
+            {name: value.clone() for name, value in state.optimizer.items()},
+        )
+    )
+
+
+def tensors(state: State) -> dict[str, Tensor]:
+    return {"theta": state.theta} | state.objective | {f"optimizer {name}": x for name, x in state.optimizer.items()}
+
+
+def assert_close(found: Metrics, expected: Metrics, rtol: float) -> None:
+    for name in ("consensus_distance", "train_loss", "weights"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol, atol=1e-20, err_msg=name)
+    for name in ("round", "consensus", "local", "per_class", "floats_sent"):
+        assert getattr(found, name) == getattr(expected, name), name
+
+
+def every_case(world: World) -> None:
+    """All cases in float64, to 1e-10."""
+    rows = place(GRAPH, world.size)[world.rank]
+    for name, case in cases():
+        print(name, flush=True)
+        whole, part = runs(case, world, torch.float64)
+        for expected, found in zip(whole, part, strict=True):
+            assert found.floats_sent == expected.floats_sent
+            assert tensors(found.state).keys() == tensors(expected.state).keys()
+            for key, value in tensors(expected.state).items():
+                torch.testing.assert_close(
+                    tensors(found.state)[key], value[rows], rtol=1e-10, atol=1e-13, equal_nan=True, msg=key
+                )
+            assert (found.metrics is None) == (expected.metrics is None)
+            if found.metrics is not None and expected.metrics is not None:
+                assert_close(found.metrics, expected.metrics, 1e-10)
+
+
+def in_float32(world: World) -> None:
+    """Models stay within 2e-6 of each other after 20 rounds: sums of some ten numbers are rounded in another order."""
+    rows = place(GRAPH, world.size)[world.rank]
+    whole, part = runs(Case(W, dr_dsgd(0.1, mu=2.0)), world, torch.float32, rounds=20)
+    torch.testing.assert_close(part[-1].state.theta, whole[-1].state.theta[rows], rtol=2e-6, atol=2e-6)
+    assert float((whole[-1].state.theta - whole[0].state.theta).abs().max()) > 0.05
+
+
+def bytes_of_the_cut(world: World) -> None:
+    """What processes send each other in a round is what the cut of the graph says: each row once to each of them."""
+    for name in ("metropolis", "ring", "complete", "star"):
+        graph = {"metropolis": GRAPH, "ring": graphs.ring(K), "complete": graphs.complete(K), "star": graphs.star(K)}[
+            name
+        ]
+        _, part = runs(Case(MIXINGS[name], dr_dsgd(0.1, mu=2.0)), world, torch.float64)
+        d, metrics = part[-1].state.theta.shape[1], part[-1].metrics
+        assert metrics is not None
+        assert metrics.bytes_between_ranks == 4 * 8 * d * crossing(graph, place(GRAPH, world.size)), name
+        assert metrics.exchange_seconds is not None and metrics.exchange_seconds > 0
+
+
+def all_diverge_alike(world: World) -> None:
+    """Every process says of the same device and round what one alone says, though others are far from it."""
+    case = Case(mixing.metropolis(graphs.ring(K)), dr_dsgd(1e20, mu=2.0))
+    found = []
+    for alone in (True, False):
+        placement = place(GRAPH, world.size)
+        fields: dict[str, Any] = {"rounds": 9, "batch_size": 3, "eval_every": 3, "threads": 1}
+        if not alone:
+            fields["ranks"] = world.hosting(placement)
+        mine = devices() if alone else devices().of(placement[world.rank].tolist())
+        try:
+            for _ in trajectory(model(torch.float32), mine, case.mixing, case.algorithm, **fields):
+                pass
+        except Diverged as error:
+            found.append((error.round, error.device, str(error)))
+    assert len(found) == 2 and found[0] == found[1], found
+
+
+def what_all_say(world: World) -> None:
+    """Rows come in the order of devices, texts in that of processes; long, short, empty, in any letters."""
+    members = world.hosting(place(GRAPH, world.size))
+    assert torch.equal(members.gather(members.rows.float()[:, None] * torch.ones(1, 2))[:, 1], torch.arange(float(K)))
+    assert torch.equal(members.gather(members.rows), torch.arange(K))
+    assert world.texts("ä" * world.rank) == ["ä" * rank for rank in range(world.size)]
+    assert world.total(torch.tensor([1.0, 2.0])).tolist() == [world.size, 2.0 * world.size]
+    speakers = world.total(torch.tensor([float(world.speaks())]))
+    assert speakers.tolist() == [1.0]
