@@ -56,7 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # before torch is loaded: threads that wait for others sleep instead of spinning, else a second process on the
     # machine makes a round many times slower
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sys.exit(_status(arguments))
+    status = _status(arguments)
+    if _WORLD:
+        _WORLD.pop().leave()
+    sys.exit(status)
 
 
 def _status(arguments: Sequence[str] | None) -> int:

@@ -151,7 +151,7 @@ def check_alike(e: Experiment, world: World) -> None:
     found = [json.loads(text) for text in world.texts(json.dumps(e.model_dump()))]
     for rank, other in enumerate(found):
         for name in e.model_dump():
-            if name not in ("threads", "data_dir", "device") and other[name] != found[0][name]:
+            if name not in ("threads", "data_dir") and other[name] != found[0][name]:
                 raise InputError(
                     f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
                     "give all processes the same"

@@ -30,8 +30,10 @@ class Mix(Protocol):
     floats_sent: int
     """Numbers, as large as those of a model, sent over all links of the whole network so far in this round."""
 
-    bytes_sent: int
-    """What this process has sent to others so far in this round."""
+    @property
+    def bytes_sent(self) -> int:
+        """What this process has sent to others so far in this round."""
+        ...
 
     exchange_seconds: float
     """How long this process was busy with that."""

@@ -1,0 +1,80 @@
+"""How much faster are two processes than one? The same experiment under torchrun, each rank on one thread.
+
+    python benchmarks/ranks.py                                  Fashion-MNIST, MLP, K=100, Erdos-Renyi p=0.3
+    python benchmarks/ranks.py --graph torus --ranks 1,2,4
+
+Pairs of runs, one after the other and every second pair in the other order, as the machine may have other things to
+do. Timed are the rounds (`seconds` in metrics.jsonl), with all that they exchange, without evaluations. Beside it: what
+ranks sent each other per round, and which part of the time they were busy with that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def once(ranks: int, arguments: list[str]) -> dict[str, Any]:
+    """The last evaluation of a run on so many ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
+            "-m", "drdsgd", "train", *arguments, "--threads", "1", "--out", str(out),
+        ]  # fmt: skip
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr)
+        last: dict[str, Any] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+        return last
+
+
+def main(
+    ranks: Annotated[str, typer.Option(help="numbers of ranks; the others are compared with the first")] = "1,2",
+    pairs: int = 5,
+    devices: int = 100,
+    graph: str = "erdos-renyi",
+    dataset: str = "fashion-mnist",
+    rounds: int = 20,
+    batch_size: Annotated[int, typer.Option(help="the paper's sqrt(K T) at K = 100, T = 300 is 173")] = 173,
+    json_out: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """Time the same experiment on several numbers of ranks."""
+    arguments = [
+        "--algorithm", "dr-dsgd", "--model", "mlp", "--dataset", dataset, "--devices", str(devices), "--graph", graph,
+        "--rounds", str(rounds), "--eta", "0.1", "--batch-size", str(batch_size), "--eval-every", str(rounds),
+        "--checkpoint-every", str(rounds),
+    ]  # fmt: skip
+    sizes = [int(one) for one in ranks.split(",")]
+    found: dict[int, list[dict[str, Any]]] = {size: [] for size in sizes}
+    for pair in range(pairs):
+        for size in sizes if pair % 2 == 0 else reversed(sizes):
+            found[size].append(once(size, arguments))
+        times = {size: some[-1]["seconds"] / rounds for size, some in found.items()}
+        print(" ".join(f"{size} ranks {1e3 * seconds:.0f} ms/round" for size, seconds in times.items()), flush=True)
+    result = {}
+    for size in sizes[1:]:
+        ratios = [a["seconds"] / b["seconds"] for a, b in zip(found[sizes[0]], found[size], strict=True)]
+        last = found[size][-1]
+        busy = statistics.median(one["exchange_seconds"] / one["seconds"] for one in found[size])
+        sent = last["bytes_between_ranks"] / rounds / 2**20
+        result[size] = {"ratios": ratios, "median": statistics.median(ratios), "MiB per round": sent, "exchange": busy}
+        print(
+            f"{size} ranks are {statistics.median(ratios):.2f} times as fast as {sizes[0]} "
+            f"({', '.join(f'{ratio:.2f}' for ratio in ratios)}); {sent:.1f} MiB per round between ranks, "
+            f"{100 * busy:.0f} % of the time in exchange"
+        )
+    if json_out is not None:
+        json_out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
