@@ -33,7 +33,18 @@ OF_A_RUN = [
     "--checkpoint-every", "--execution", "--dtype", "--device", "--threads",
 ]  # fmt: skip
 COMMANDS = {
-    "train": ["file", "--out", "--resume", "--algorithm", "--seed", *OF_A_RUN],
+    "train": [
+        "file",
+        "--out",
+        "--resume",
+        "--engine",
+        "--backend",
+        "--timeout",
+        "--regroup",
+        "--algorithm",
+        "--seed",
+        *OF_A_RUN,
+    ],  # fmt: skip
     "compare": ["--algorithm", "--seeds", "--out", "--resume", *OF_A_RUN],
     "demo": ["--out", "--seeds"],
     "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--only-known", "--threads"],

@@ -209,8 +209,8 @@ class Prepared(NamedTuple):
     log_mean: Product
     send: list[tuple[int, Tensor]]
     """to which process which of its rows"""
-    receive: list[tuple[int, slice]]
-    """from which process which part of what comes"""
+    receive: list[tuple[int, int]]
+    """from which process how many"""
     links: int
     """of the whole network"""
     repeats: int
@@ -253,8 +253,7 @@ class DistributedEngine:
             for peer in np.unique(sending[0])
         ]
         peers, counts = np.unique(self._host[coming], return_counts=True)
-        ends = np.cumsum(counts)
-        receive = [(int(p), slice(int(e - n), int(e))) for p, n, e in zip(peers, counts, ends, strict=True)]
+        receive = [(int(peer), int(count)) for peer, count in zip(peers, counts, strict=True)]
         here = W[mine]
         own_then_others = csr_array(here[:, np.concatenate([mine, coming])])
         diagonal = W.diagonal() != 0
@@ -289,22 +288,25 @@ class DistributedMix:
         self._count(rows.shape[1])
         mixed = rows if donate else torch.empty_like(rows)
         for _ in range(self._W.repeats):
-            self._multiply(rows, self._of_others(rows), mixed)
+            with self._others(rows) as others:
+                self._multiply(rows, others, mixed)
             rows = mixed
         return mixed.view_as(x)
 
     def log_mean(self, x: Tensor, /) -> Tensor:
         self._count(1)
         for _ in range(self._W.repeats):
-            x = self._W.log_mean(torch.cat([x, self._of_others(x)]))
+            with self._others(x) as others:
+                x = self._W.log_mean(torch.cat([x, *others]))
         return x
 
     def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
         parts = compressor.encode(x, self.t)
         own = compressor.decode(parts, x.shape[1], self.t)
         self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())
-        messages = self._of_others(torch.cat([part.contiguous().view(torch.uint8).flatten(1) for part in parts], dim=1))
-        others = compressor.decode(_unpacked(messages, parts), x.shape[1], self.t) if len(messages) else own[:0]
+        message = torch.cat([part.contiguous().view(torch.uint8).flatten(1) for part in parts], dim=1)
+        with self._others(message) as messages:
+            others = [compressor.decode(_unpacked(some, parts), x.shape[1], self.t) for some in messages]
         mixed = torch.empty_like(own)
         self._multiply(own, others, mixed)
         return own, mixed
@@ -312,21 +314,21 @@ class DistributedMix:
     def _count(self, numbers: int) -> None:
         self.floats_sent += self._W.links * self._W.repeats * numbers
 
-    def _of_others(self, rows: Tensor) -> Tensor:
-        """The rows of other processes' devices that are needed here, [m, ...]; they get theirs of rows [n, ...]."""
+    @contextmanager
+    def _others(self, rows: Tensor) -> Iterator[list[Tensor]]:
+        """Within it, the rows of other processes' devices that are needed here; they get theirs of rows [n, ...]."""
         begun = time.perf_counter()
-        with _answers():
-            found = self._post.exchange(rows, self._W.send, self._W.receive)
-        self.exchange_seconds += time.perf_counter() - begun
-        return found
+        with _answers(), self._post.exchange(rows, self._W.send, self._W.receive) as found:
+            self.exchange_seconds += time.perf_counter() - begun
+            yield found
 
-    def _multiply(self, rows: Tensor, others: Tensor, target: Tensor) -> None:
+    def _multiply(self, rows: Tensor, others: Sequence[Tensor], target: Tensor) -> None:
         """W (rows, others) into target, which may be rows."""
 
         def columns(some: slice) -> None:
             # put together here, where it stays in the cache: two products, one of which need not wait for messages,
             # were measured to take a quarter to two thirds longer than this one
-            target[:, some] = self._W.product(torch.cat([rows[:, some], others[:, some]]))
+            target[:, some] = self._W.product(torch.cat([rows[:, some], *(part[:, some] for part in others)]))
 
         for _ in self._each(columns, column_blocks(rows)):
             pass

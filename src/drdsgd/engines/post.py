@@ -2,8 +2,8 @@
 
 A message between two processes of a machine is copied through a socket, which was measured to take ten times as long as
 to copy it in memory. So a process leaves what a neighbour on its machine needs in one of two places that they share,
-in turn, and only sends word of it; the neighbour takes a copy, and sends word of that. The memory has no name in any
-folder (`memfd`), and is gone with the last process that has it, however it ends.
+in turn, and only sends word of it; the neighbour sends word when it has no more use for it. The memory has no name in
+any folder (`memfd`), and is gone with the last process that has it, however it ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import mmap
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,7 +22,9 @@ from torch import Tensor
 
 __all__ = ["Post"]
 
-LEFT, TAKEN = 1, 2  # tags of messages; those with rows have 0
+LEFT, DONE = 1, 2  # tags of messages; those with rows have 0
+# less than this goes faster as a message than two words about it do
+LEAST_BYTES = 2**16
 
 
 class Post:
@@ -37,23 +40,25 @@ class Post:
         if device.type == "cpu" and size > 1 and hasattr(os, "memfd_create"):
             self._pids = _neighbours(texts)
 
+    @contextmanager
     def exchange(
-        self, rows: Tensor, send: Sequence[tuple[int, Tensor]], receive: Sequence[tuple[int, slice]]
-    ) -> Tensor:
-        """Send some of rows [n, ...], `(to whom, which)`, and get those that others send, `(from whom, where)`."""
-        near = self._pids if rows.device.type == "cpu" else {}
-        arriving = torch.empty(
-            receive[-1][1].stop if receive else 0, *rows.shape[1:], dtype=rows.dtype, device=self.device
-        )
-        words, operations, kept = dict[int, Tensor](), list[dist.P2POp](), list[Tensor]()
-        for peer, part in receive:
-            if peer in near:
-                words[peer] = torch.empty(2, dtype=torch.int64)
-                operations.append(dist.P2POp(dist.irecv, words[peer], peer, tag=LEFT))
+        self, rows: Tensor, send: Sequence[tuple[int, Tensor]], receive: Sequence[tuple[int, int]]
+    ) -> Iterator[list[Tensor]]:
+        """Send some of rows [n, ...], `(to whom, which)`; within it, those that came, of `(whom, how many)` each."""
+
+        def near(peer: int, number: int) -> bool:
+            return peer in self._pids and rows.device.type == "cpu" and number * rows[0].nbytes >= LEAST_BYTES
+
+        operations, kept, found = list[dist.P2POp](), list[Tensor](), dict[int, Tensor]()
+        for peer, number in receive:
+            if near(peer, number):
+                found[peer] = torch.empty(2, dtype=torch.int64)
+                operations.append(dist.P2POp(dist.irecv, found[peer], peer, tag=LEFT))
             else:
-                operations.append(dist.P2POp(dist.irecv, arriving[part], peer))
+                found[peer] = torch.empty(number, *rows.shape[1:], dtype=rows.dtype, device=self.device)
+                operations.append(dist.P2POp(dist.irecv, found[peer], peer))
         for peer, which in send:
-            if peer in near:
+            if near(peer, len(which)):
                 message = self._out.setdefault(peer, _Outgoing(peer)).put(rows, which)
                 operations.append(dist.P2POp(dist.isend, message, peer, tag=LEFT))
             else:
@@ -63,10 +68,14 @@ class Post:
             self.bytes_sent += len(which) * rows[0].nbytes
         for work in dist.batch_isend_irecv(operations) if operations else []:
             work.wait()
-        for peer, part in receive:
-            if peer in near:
-                self._in.setdefault(peer, _Incoming(peer, near[peer])).take(words[peer], arriving[part])
-        return arriving.to(rows.device)
+        boxes = list[_Incoming]()
+        for peer, number in receive:
+            if near(peer, number):
+                boxes.append(self._in.setdefault(peer, _Incoming(peer, self._pids[peer])))
+                found[peer] = boxes[-1].look(found[peer], number, rows)
+        yield [found[peer].to(rows.device) for peer, _ in receive]
+        for box in boxes:
+            box.release()
 
 
 class _Outgoing:
@@ -75,13 +84,13 @@ class _Outgoing:
     def __init__(self, peer: int) -> None:
         self.peer, self.turn, self.capacity = peer, 0, 0
         self.handle, self.memory = -1, torch.empty(0)
-        self.untaken = deque[tuple[dist.Work, Tensor]]()
+        self.in_use = deque[tuple[dist.Work, Tensor]]()
 
     def put(self, rows: Tensor, which: Tensor) -> Tensor:
-        """Leave some rows, in a place from which what was there has been taken; the word to send of it."""
+        """Leave some rows, in a place of which nobody has use any more; the word to send of it."""
         needed = len(which) * rows[0].nbytes
-        while len(self.untaken) >= (2 if needed <= self.capacity else 1):
-            self.untaken.popleft()[0].wait()
+        while len(self.in_use) >= (2 if needed <= self.capacity else 1):
+            self.in_use.popleft()[0].wait()
         if needed > self.capacity:
             if self.handle >= 0:
                 os.close(self.handle)
@@ -92,10 +101,10 @@ class _Outgoing:
         place = self.memory[begin : begin + needed].view(rows.dtype).view(len(which), *rows.shape[1:])
         torch.index_select(rows, 0, which, out=place)
         self.turn = 1 - self.turn
-        taken = torch.empty(1, dtype=torch.int64)
-        work = dist.irecv(taken, self.peer, tag=TAKEN)
+        done = torch.empty(1, dtype=torch.int64)
+        work = dist.irecv(done, self.peer, tag=DONE)
         assert work is not None
-        self.untaken.append((work, taken))
+        self.in_use.append((work, done))
         return torch.tensor([self.handle, self.capacity])
 
 
@@ -107,22 +116,25 @@ class _Incoming:
         self.known, self.memory = (-1, 0), torch.empty(0)
         self.said: tuple[dist.Work, Tensor] | None = None
 
-    def take(self, word: Tensor, target: Tensor) -> None:
-        """Copy what was left, and say so."""
+    def look(self, word: Tensor, number: int, like: Tensor) -> Tensor:
+        """So many rows like these, where they were left."""
         handle, capacity = word.tolist()
         if (handle, capacity) != self.known:
             opened = os.open(f"/proc/{self.pid}/fd/{handle}", os.O_RDWR)
             self.memory, self.known = _mapped(opened, 2 * capacity), (handle, capacity)
             os.close(opened)
-        begin = self.turn * capacity
-        target.copy_(self.memory[begin : begin + target.nbytes].view(target.dtype).view_as(target))
+        begin, size = self.turn * capacity, number * like[0].nbytes
         self.turn = 1 - self.turn
+        return self.memory[begin : begin + size].view(like.dtype).view(number, *like.shape[1:])
+
+    def release(self) -> None:
+        """Say that what was left is not needed any more."""
         if self.said is not None:
             self.said[0].wait()
-        taken = torch.ones(1, dtype=torch.int64)
-        work = dist.isend(taken, self.peer, tag=TAKEN)
+        done = torch.ones(1, dtype=torch.int64)
+        work = dist.isend(done, self.peer, tag=DONE)
         assert work is not None
-        self.said = work, taken
+        self.said = work, done
 
 
 def _mapped(handle: int, size: int) -> Tensor:
