@@ -44,7 +44,7 @@ COMMANDS = {
         "--algorithm",
         "--seed",
         *OF_A_RUN,
-    ],  # fmt: skip
+    ],
     "compare": ["--algorithm", "--seeds", "--out", "--resume", *OF_A_RUN],
     "demo": ["--out", "--seeds"],
     "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--only-known", "--threads"],
