@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drdsgd import compression, data, graphs, mixing, models, optimizers
 from drdsgd.algorithms import Algorithm, dr_dsgd
+from drdsgd.engines import post
 from drdsgd.engines.distributed import World
 from drdsgd.errors import Diverged
 from drdsgd.metrics import Metrics
@@ -113,8 +114,9 @@ def assert_close(found: Metrics, expected: Metrics, rtol: float) -> None:
         assert getattr(found, name) == getattr(expected, name), name
 
 
-def every_case(world: World) -> None:
-    """All cases in float64, to 1e-10."""
+def every_case(world: World, least_bytes: int) -> None:
+    """All cases in float64, to 1e-10; messages of so many bytes go through memory that processes share."""
+    post.LEAST_BYTES = least_bytes
     rows = place(GRAPH, world.size)[world.rank]
     for name, case in cases():
         print(name, flush=True)
@@ -168,6 +170,21 @@ def all_diverge_alike(world: World) -> None:
         except Diverged as error:
             found.append((error.round, error.device, str(error)))
     assert len(found) == 2 and found[0] == found[1], found
+
+
+def memory_that_is_shared(world: World) -> None:
+    """Messages of all sizes and types, also larger than any before, and along one direction of a link only."""
+    post.LEAST_BYTES = 0
+    directed = mixing.push_sum(graphs.directed_ring(K))
+    for W_t in (mixing.metropolis(graphs.complete(K)), directed):
+        members = world.hosting(place(GRAPH, world.size))
+        assert len(members.post._pids) == world.size - 1  # all are on this machine
+        engine = members.engine(W_t, torch.float64, torch.device("cpu"), map)
+        for t, size in enumerate((3, 1, 2000, 5, 30000, 7, 7, 7, 40000, 1)):
+            x = torch.randn(K, size, dtype=torch.float64, generator=torch.Generator().manual_seed(t))
+            expected = torch.from_numpy(W_t.at(t).toarray()) @ x
+            found = engine.mix(t)(x[members.rows])
+            torch.testing.assert_close(found, expected[members.rows], rtol=1e-12, atol=1e-12)
 
 
 def what_all_say(world: World) -> None:

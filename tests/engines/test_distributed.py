@@ -101,15 +101,16 @@ def assert_equal(path: Path, whole: Path) -> None:
 # ------------------------------------------------------------------ equality
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_every_method_gives_what_one_process_gives(size: int, tmp_path: Path) -> None:
-    """Seven devices, so that processes host unequal numbers of them."""
-    said = worlds(size, tmp_path, equality.every_case)
+@pytest.mark.parametrize(("size", "least_bytes"), [(2, 0), (3, 2**20), (4, 0)])
+def test_every_method_gives_what_one_process_gives(size: int, least_bytes: int, tmp_path: Path) -> None:
+    """Seven devices, so that processes host unequal numbers of them; through shared memory, and as messages."""
+    said = worlds(size, tmp_path, equality.every_case, least_bytes)
     assert said.status == [0] * size, said.text
 
 
 LAWS: list[Callable[..., None]] = [
-    equality.in_float32, equality.bytes_of_the_cut, equality.all_diverge_alike, equality.what_all_say
+    equality.in_float32, equality.bytes_of_the_cut, equality.memory_that_is_shared, equality.all_diverge_alike,
+    equality.what_all_say,
 ]  # fmt: skip
 
 
