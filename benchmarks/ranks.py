@@ -60,20 +60,38 @@ def main(
             found[size].append(once(size, arguments))
         times = {size: some[-1]["seconds"] / rounds for size, some in found.items()}
         print(" ".join(f"{size} ranks {1e3 * seconds:.0f} ms/round" for size, seconds in times.items()), flush=True)
-    result = {}
-    for size in sizes[1:]:
-        ratios = [a["seconds"] / b["seconds"] for a, b in zip(found[sizes[0]], found[size], strict=True)]
-        last = found[size][-1]
-        busy = statistics.median(one["exchange_seconds"] / one["seconds"] for one in found[size])
-        sent = last["bytes_between_ranks"] / rounds / 2**20
-        result[size] = {"ratios": ratios, "median": statistics.median(ratios), "MiB per round": sent, "exchange": busy}
-        print(
-            f"{size} ranks are {statistics.median(ratios):.2f} times as fast as {sizes[0]} "
-            f"({', '.join(f'{ratio:.2f}' for ratio in ratios)}); {sent:.1f} MiB per round between ranks, "
-            f"{100 * busy:.0f} % of the time in exchange"
-        )
+    result = [summary(found[sizes[0]], found[size], sizes[0], size, graph, rounds) for size in sizes[1:]]
+    print("\n".join(map(said, result)))
     if json_out is not None:
-        json_out.write_text(json.dumps(result, indent=2) + "\n")
+        before = json.loads(json_out.read_text()) if json_out.exists() else []
+        kept = [one for one in before if one["graph"] != graph]
+        json_out.write_text(json.dumps([*kept, *result], indent=2) + "\n")
+
+
+def summary(
+    few: list[dict[str, Any]], many: list[dict[str, Any]], a: int, b: int, graph: str, rounds: int
+) -> dict[str, Any]:
+    """What came out of pairs of runs on `a` and on `b` ranks."""
+    ratios = [one["seconds"] / other["seconds"] for one, other in zip(few, many, strict=True)]
+    return {
+        "graph": graph, "few": a, "many": b, "ratios": ratios,
+        "MiB per round": many[-1]["bytes_between_ranks"] / rounds / 2**20,
+        "exchange": statistics.median(one["exchange_seconds"] / one["seconds"] for one in many),
+    }  # fmt: skip
+
+
+def said(result: dict[str, Any]) -> str:
+    """A result in words.
+
+    >>> said({"graph": "ring", "few": 1, "many": 2, "ratios": [1.7, 1.8, 1.9], "MiB per round": 1, "exchange": 0.1})
+    'ring: 2 ranks are 1.80 times as fast as 1 (1.70 to 1.90, 3 pairs); 1.0 MiB per round between ranks, 10 % ...'
+    """
+    ratios = result["ratios"]
+    return (
+        f"{result['graph']}: {result['many']} ranks are {statistics.median(ratios):.2f} times as fast as "
+        f"{result['few']} ({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} pairs); "
+        f"{result['MiB per round']:.1f} MiB per round between ranks, {100 * result['exchange']:.0f} % in exchange"
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import cluster, ranks
 
 from drdsgd import bench
 
@@ -21,6 +22,7 @@ STANDS_FOR = {
     "--dataset fashion-mnist": "--dataset synthetic",
     "--rounds 300": "--rounds 30",
     "--seeds 5": "--seeds 2",
+    "--devices 1000": "--devices 100",
     "drdsgd data get fashion-mnist": "drdsgd data",
 }
 
@@ -34,11 +36,12 @@ def run_shell(line: str, folder: Path) -> None:
         line = line.replace(documented, quick)
     program = f"{shlex.quote(sys.executable)} -m drdsgd"
     line = re.sub(r"(^|=\. )drdsgd ", rf"\1{program} ", line)
+    line = re.sub(r"^torchrun ", f"{shlex.quote(sys.executable)} -m torch.distributed.run ", line)
     done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/cluster.md"])
 def test_the_page_runs_as_written(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ran = 0
@@ -56,7 +59,7 @@ def test_the_page_runs_as_written(page: str, tmp_path: Path, monkeypatch: pytest
                 if not line.startswith("$ make "):  # CI runs those
                     run_shell(line[2:], tmp_path)
                     ran += 1
-    assert ran >= 5
+    assert ran >= 4
 
 
 def test_links_lead_somewhere() -> None:
@@ -82,3 +85,11 @@ def test_the_page_on_speed_says_what_was_measured() -> None:
             bench.Result(**{key: r[key] for key in (field.name for field in dataclasses.fields(bench.Result))}).reached
             == r["reached"]
         )
+
+
+def test_the_page_on_clusters_says_what_was_measured() -> None:
+    page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
+    costs, speed = (json.loads((ROOT / f"docs/{name}.json").read_text()) for name in ("cluster", "ranks"))
+    for line in [*cluster.tables(costs), *map(ranks.said, speed)]:
+        assert line in page, line
+    assert cluster.EXAMPLE in page

@@ -327,10 +327,10 @@ class DistributedMix:
 
         def columns(some: slice) -> None:
             # put together here, where it stays in the cache: two products, one of which need not wait for messages,
-            # were measured to take a quarter to two thirds longer than this one
+            # were measured to take a quarter longer than this one (benchmarks/post.py)
             target[:, some] = self._W.product(torch.cat([rows[:, some], *(part[:, some] for part in others)]))
 
-        for _ in self._each(columns, column_blocks(rows)):
+        for _ in self._each(columns, column_blocks(rows, sum(map(len, others)))):
             pass
 
 

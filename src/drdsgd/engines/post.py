@@ -1,9 +1,9 @@
 """How rows of x get from one process to another: as messages, or on one machine through memory that both see.
 
-A message between two processes of a machine is copied through a socket, which was measured to take ten times as long as
-to copy it in memory. So a process leaves what a neighbour on its machine needs in one of two places that they share,
-in turn, and only sends word of it; the neighbour sends word when it has no more use for it. The memory has no name in
-any folder (`memfd`), and is gone with the last process that has it, however it ends.
+A message between two processes of a machine is copied through a socket, which was measured to take two to five times
+as long as to copy it in memory (benchmarks/post.py). So a process leaves what a neighbour on its machine needs in one
+of two places that they share, in turn, and only sends word of it; the neighbour sends word when it has no more use for
+it. The memory has no name in any folder (`memfd`), and is gone with the last process that has it, however it ends.
 """
 
 from __future__ import annotations

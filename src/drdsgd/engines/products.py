@@ -72,8 +72,10 @@ def _rows(W: csr_array, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
     )
 
 
-def column_blocks(rows: Tensor) -> list[slice]:
+def column_blocks(rows: Tensor, others: int = 0) -> list[slice]:
     """The columns of rows [n, d] in blocks that are mixed one at a time: on a CPU, whole lines of the cache.
+
+    `others` is the number of further rows that are needed together with them.
 
     >>> column_blocks(torch.zeros(1000, 40))
     [slice(0, 48, None)]
@@ -81,5 +83,5 @@ def column_blocks(rows: Tensor) -> list[slice]:
     if rows.device.type != "cpu":
         return [slice(None)]
     line = LINE_BYTES // rows.element_size()
-    most = max(CACHE_BYTES // (LINE_BYTES * len(rows)), LEAST_LINES)
+    most = max(CACHE_BYTES // (LINE_BYTES * (len(rows) + others)), LEAST_LINES)
     return [slice(some.start * line, some.stop * line) for some in blocks(-(-rows.shape[1] // line), most)]
