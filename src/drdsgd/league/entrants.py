@@ -54,7 +54,8 @@ def _server(
     kind: Kind = "with a server",
     **fields: Any,
 ) -> Entrant:
-    return Entrant(name, kind, {"algorithm": algorithm, **fields}, axes or {})
+    # with a server the graph does nothing: the same runs in every arena
+    return Entrant(name, kind, {"algorithm": algorithm, "graph": "complete", **fields}, axes or {})
 
 
 ENTRANTS: tuple[Entrant, ...] = (
