@@ -34,6 +34,7 @@ from drdsgd.objectives import Hosted, Weights
 from drdsgd.options import GRAPHS
 from drdsgd.runs import run
 from tests.program import assert_same_run, drdsgd, refused, small
+from tests.refusing import message
 
 
 def npz_folder(path: Path, K: int) -> Path:
@@ -442,3 +443,8 @@ def test_an_experiment_is_made_of_the_values_it_names() -> None:
     e = Experiment(dataset="synthetic", devices=5, graph="ring", seed=2)
     assert make_graph(e).edges == graphs.ring(5).edges
     assert torch.equal(make_data(e).train.x, data.synthetic(5, seed=2).train.x)
+
+
+def test_a_weight_decay_that_leaves_nothing_is_refused() -> None:
+    message(lambda: make_algorithm(Experiment(eta=0.1, weight_decay=10.0)), "--weight-decay 10.0", "eta 0.1")
+    assert make_algorithm(Experiment(eta=0.1, weight_decay=9.9)).name

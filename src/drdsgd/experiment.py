@@ -487,6 +487,10 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
     from drdsgd import objectives, optimizers, servers
     from drdsgd.algorithms import Algorithm
 
+    if e.weight_decay is not None and e.weight_decay * e.eta >= 1:
+        raise InputError(
+            f"--weight-decay {e.weight_decay}: with eta {e.eta:g} a round takes away all of a model; 0.0001 is usual"
+        )
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"--clients {e.clients}: there are only {e.devices} devices; leave it out for all")
     if e.algorithm in methods.SERVERS:

@@ -70,7 +70,7 @@ OPTIONS: dict[str, Option] = {
     ),
     **_options(
         "Objective",
-        mu=(float, "robustness: small is worst case, large is average; default 6"),
+        mu=(float, "robustness: small is worst case, large is average; default 6, of chi2-dro 1, of dr-qgm 0.3"),
         mu_schedule=(str, "as --eta-schedule; linear:0.1 ends at a tenth of mu; default constant"),
         weights=(
             str,
@@ -82,8 +82,12 @@ OPTIONS: dict[str, Option] = {
         dual_eta=(float, "of ad-gda: step size of the devices' weights; default 0.01"),
         dual_penalty=(float, "of ad-gda: holds weights near the reference; default 0.01"),
         loss_clip=(float, "bound on the loss that the weight is made from; default none"),
-        loss_smoothing=(float, "weights are made from a moving average of losses; part that is new; default none"),
-        weight_cap=(float, "bound on a device's weight, in multiples of the average device's; default none"),
+        loss_smoothing=(
+            float, "weights are made from a moving average of losses; part that is new; default none, of dr-qgm 0.03"
+        ),
+        weight_cap=(
+            float, "bound on a device's weight, in multiples of the average device's; default none, of dr-qgm 3"
+        ),
     ),
     **_options(
         "Optimizer",
