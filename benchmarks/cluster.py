@@ -1,7 +1,7 @@
 """What a network costs per device, and so what 10,000 and a million devices would need: docs/cluster.md's numbers.
 
-    python benchmarks/cluster.py --json docs/cluster.json       measure, and print the page's tables
-    python benchmarks/cluster.py --from docs/cluster.json       print them from what was measured
+    python -m benchmarks.cluster --json docs/cluster.json       measure, and print the page's tables
+    python -m benchmarks.cluster --from docs/cluster.json       print them from what was measured
 
 Measured: rounds of an MLP on one core (the paper's batch size at K = 100, T = 300), the worked example of the page, and
 what it takes to build the networks and to place their devices on ranks. The rest is calculated from that, for a torus

@@ -40,7 +40,7 @@ def relevant(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if "; default" in option.help])
 def test_the_help_says_the_true_default(name: str) -> None:
-    said = OPTIONS[name].help.rpartition("; default ")[2].removesuffix(" of choco")
+    said = OPTIONS[name].help.rpartition("; default ")[2].removesuffix(" of choco").partition(", of ")[0]
     default = getattr(Experiment(**relevant(name)), name)
     special: dict[str, Any] = {
         "none": None, "all cores": default, "sqrt(K T)": 55, "sqrt(K / T)": (10 / 300) ** 0.5, "all": None,

@@ -341,14 +341,13 @@ def test_what_ends_our_own_run_stops_the_workers(tmp_path: Path, monkeypatch: py
 @pytest.mark.usefixtures("here")
 def test_a_comparison_that_only_waits_can_be_interrupted(tmp_path: Path) -> None:
     plan = Study(("dsgd", "dr-dsgd:rounds=3000"), (0,), UNEVEN.options)
-    done = False
+    asked = False
 
     def watch(cell: Cell, t: int) -> None:
-        nonlocal done
-        if cell.label == "dsgd":
-            done = t == 6
-        elif done:  # our own run is over, and in the worker's run nobody gets signals
-            done = False
+        nonlocal asked
+        # our own run is over, and in the worker's run nobody gets signals
+        if not asked and Folder(tmp_path / "dsgd" / "seed-0").status == "finished":
+            asked = True
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match=r"^stopped with 1 run unfinished$"):

@@ -94,15 +94,26 @@ def load(folder: Path, ranks: Ranks, device: str = "cpu", regroup: bool = False)
     None where there is no such round; an `InputError` if a file is not whole, or if the checkpoint is that of another
     number of processes and `regroup` does not allow that.
     """
-    sets = dict(_whole(parts(folder), ranks.rows))
-    known = [{tuple(one) for one in json.loads(text)} for text in ranks.texts(json.dumps(list(sets)))]
-    common = set.intersection(*known)
+    seen = parts(folder)
+    if strange := sorted({*folder.glob("*.safetensors")} - {part.path for part in seen}):
+        raise InputError(
+            f"{strange[0]} is no checkpoint of this version; remove it to start the run again from round 0"
+        )
+    sets = dict(_whole(seen, ranks.rows))
+    said = [json.loads(text) for text in ranks.texts(json.dumps([list(sets), [part.size for part in seen]]))]
+    common = set.intersection(*({tuple(one) for one in whole} for whole, _ in said))
     if not common:
+        others = {size for _, sizes in said for size in sizes} - {ranks.size}
+        if others:  # parts of a set of this size alone may be what a killed run left; these are not
+            raise InputError(
+                f"{folder} has parts of a checkpoint of {_processes(max(others))}, in which not every process finds "
+                "what its devices need: use as many, or put all parts into a folder that all see"
+            )
         return None
     t, size = max(common, key=lambda one: (one[0], one[1] == ranks.size))
     if size != ranks.size and not regroup:
         raise InputError(
-            f"the checkpoint in {folder} was written by {_processes(size)}, and now there are {ranks.size}: "
+            f"the checkpoint in {folder} was written by {_processes(size)}, not by {ranks.size}: "
             "--regroup moves the devices"
         )
     return _put_together([_read(part.path, device) for part in sets[t, size]], ranks, device)

@@ -112,7 +112,7 @@ _WORLD: list[World] = []
 
 
 @contextmanager
-def _continued_with(command: str, out: Path, begun: Path) -> Iterator[None]:
+def _continued_with(command: str, out: Path, begun: Path, launcher: str = "") -> Iterator[None]:
     """What ends it within says how to go on, if the file `begun` is there to go on from."""
     try:
         yield
@@ -121,7 +121,7 @@ def _continued_with(command: str, out: Path, begun: Path) -> Iterator[None]:
             raise
         said = str(stopped) or "stopped"
         kind = Died if isinstance(stopped, Died) else Interrupted
-        raise kind(f"{said}; continue with: drdsgd {command} --out {shlex.quote(str(out))}") from None
+        raise kind(f"{said}; continue with: {launcher}drdsgd {command} --out {shlex.quote(str(out))}") from None
 
 
 _METAVAR = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
@@ -231,8 +231,12 @@ def train(
 
         if out is None:
             raise InputError("--out: say which folder, so that a process that is started again finds the run")
-        world = join(backend, str(fields.get("device", "cpu")), timeout)
+        config = records.Folder(out).config
+        stored = records.read_config(config).model_dump() if resume and config.exists() else {}
+        world = join(backend, str({**stored, **fields}.get("device", "cpu")), timeout)
         _WORLD.append(world)
+        if len({*world.texts(f"{resume} {regroup}")}) > 1:
+            raise InputError("--resume, --regroup: some ranks have them and some do not; give all the same")
     first = world is None or world.rank == 0
     if resume:
         if out is None:
@@ -258,7 +262,8 @@ def train(
             note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
         advance(progress.state.t, note)
 
-    with _continued_with("train --resume", folder, begun=records.Folder(folder).config):
+    launcher = "" if world is None else "torchrun ... -m "
+    with _continued_with("train --resume", folder, records.Folder(folder).config, launcher):
         if world is not None and not first:
             runs.run_together(e, folder, world, resume=resume, regroup=regroup)
             return

@@ -264,9 +264,13 @@ def _devices(fields: dict[str, Any]) -> int:
     return 10
 
 
-def folder_of(dataset: str) -> Path:
-    """The folder that a data set's name means; `{rank}` in it is this process's number among several."""
-    return Path(dataset.replace("{rank}", os.environ.get("RANK", "{rank}")))
+def folder_of(dataset: str, rank: int | None = None) -> Path:
+    """The folder that a data set's name means; `{rank}` in it is this process's number among several.
+
+    >>> folder_of("sites/{rank}", 2)
+    PosixPath('sites/2')
+    """
+    return Path(dataset.replace("{rank}", os.environ.get("RANK", "{rank}") if rank is None else str(rank)))
 
 
 def _check_dataset(name: object) -> None:
@@ -347,15 +351,21 @@ def make_graph(e: Experiment) -> nx.Graph:
 
 def make_data(e: Experiment, rows: Sequence[int] | None = None) -> Devices:
     """What every device holds, or only those in `rows`, with the labels of some made random if that is asked for."""
+    return with_random_labels(e, dealt(e, rows), rows)
+
+
+def with_random_labels(e: Experiment, made: Devices, rows: Sequence[int] | None) -> Devices:
+    """The data with random labels on as many devices as the experiment says."""
     from drdsgd import data
 
-    if e.random_labels is not None and e.random_labels >= e.devices:
+    if e.random_labels is None:
+        return made
+    if e.random_labels >= e.devices:
         raise InputError(f"--random-labels {e.random_labels}: fewer than all {e.devices} devices")
-    made = _dealt(e, rows)
-    return made if e.random_labels is None else data.with_random_labels(made, e.random_labels, e.seed, rows)
+    return data.with_random_labels(made, e.random_labels, e.seed, rows)
 
 
-def _dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
+def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
     """The data set, dealt to the devices by the partition; nothing is kept of devices that are not in `rows`.
 
     With `validation` the samples to be scored are a part of each device's training samples, and the test set is not

@@ -17,7 +17,7 @@ import numpy as np
 from drdsgd import data as data_
 from drdsgd.data import Devices
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment, folder_of, make_data
+from drdsgd.experiment import Experiment, dealt, folder_of, with_random_labels
 from drdsgd.options import DATASETS
 from drdsgd.placement import place
 
@@ -30,10 +30,10 @@ __all__ = ["host"]
 def host(e: Experiment, graph: nx.Graph, world: World) -> tuple[Members, Devices]:
     """This process among all, with the devices that it hosts, and their data."""
     names = _names(e, world)
-    if names is None or all(some == names[0] for some in names):
+    if names is None:
         placement = place(graph, world.size)
         members = world.hosting(placement)
-        data = make_data(e, placement[world.rank].tolist())
+        data = dealt(e, placement[world.rank].tolist())
     else:
         order = {name: device for device, name in enumerate(sorted(name for some in names for name in some))}
         if len(order) < sum(map(len, names)):
@@ -42,23 +42,22 @@ def host(e: Experiment, graph: nx.Graph, world: World) -> tuple[Members, Devices
         if len(order) != e.devices:
             raise InputError(f"--devices {e.devices}: the folders of all ranks hold data for {len(order)} devices")
         members = world.hosting([np.array([order[name] for name in some], dtype=np.int64) for some in names])
-        rows = members.rows.tolist()
         data = data_.from_folder(folder_of(e.dataset))
-        if e.random_labels is not None:
-            data = data_.with_random_labels(data, e.random_labels, e.seed, rows)
-    return members, _alike(data, world)
+    return members, with_random_labels(e, _alike(data, world), members.rows.tolist())
 
 
 def _names(e: Experiment, world: World) -> list[list[str]] | None:
-    """The files that every process has in its data folder, in order; None for a data set that is no folder."""
+    """The files that every process has in its data folder, in order; None for data that all processes see."""
     if e.dataset in DATASETS:
         return None
-    here = sorted(path.name for path in folder_of(e.dataset).glob("*.npz"))
-    found: list[list[str]] = [json.loads(text) for text in world.texts(json.dumps(here))]
+    here = {path.name: path.stat().st_size for path in sorted(folder_of(e.dataset).glob("*.npz"))}
+    found: list[dict[str, int]] = [json.loads(text) for text in world.texts(json.dumps(here))]
     for rank, some in enumerate(found):
         if not some:
             raise InputError(f"--dataset {e.dataset}: rank {rank} has no .npz files there; give it some devices' data")
-    return found
+    if all(some == found[0] for some in found) and folder_of(e.dataset, 0) == folder_of(e.dataset, 1):
+        return None
+    return [list(some) for some in found]
 
 
 def _alike(data: Devices, world: World) -> Devices:

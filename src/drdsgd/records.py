@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from drdsgd.data import Devices
     from drdsgd.engines import Ranks
+    from drdsgd.mixing import Mixing
 
 __all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
 
@@ -208,21 +209,25 @@ def read_network(path: Path) -> Network:
     return network
 
 
-def network(graph: nx.Graph, data: Devices, rho: float, ranks: Ranks) -> Network:
-    """What network.json says of a graph and of the devices' data, those of other processes included."""
+def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Network | None:
+    """What network.json says of a graph and of the devices' data, those of other processes included; for the first."""
     import torch
 
     from drdsgd.graphs import layout
+    from drdsgd.mixing import rho_over_time
 
     owner = torch.repeat_interleave(torch.arange(data.K), data.train.sizes.cpu())
     counts = torch.bincount(owner * data.classes + data.train.y.cpu(), minlength=data.K * data.classes)
+    label_counts, checksums = ranks.gather(counts.view(data.K, data.classes)), ranks.gather(data.checksums())
+    if ranks.rank > 0:  # it is for the first to write
+        return None
     positions = layout(graph)
     return Network(
         edges=[(int(i), int(j)) for i, j in graph.edges],
         positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(ranks.K)],
-        label_counts=ranks.gather(counts.view(data.K, data.classes)).tolist(),
-        rho=rho,
-        data_sha256=hashlib.sha256(ranks.gather(data.checksums()).numpy().tobytes()).hexdigest(),
+        label_counts=label_counts.tolist(),
+        rho=rho_over_time(mixing),
+        data_sha256=hashlib.sha256(checksums.numpy().tobytes()).hexdigest(),
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
 import os
 import signal
 import threading
@@ -20,7 +20,7 @@ from drdsgd.engines import Ranks
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
-from drdsgd.mixing import rho_over_time
+from drdsgd.flat import Flat
 from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
 from drdsgd.training import Progress, trajectory
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from drdsgd.engines.distributed import World
 
 __all__ = ["check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "stop_requests"]
+
+# fields that change nothing about an experiment
+OF_A_MACHINE = ("threads", "data_dir")
 
 
 def run(
@@ -79,14 +82,17 @@ def run_together(
     """
     folder, first = Folder(path), world.rank == 0
     check_alike(e, world)
+    # by any of them: of several machines, torchrun counts on that one only on which something failed
+    again = any(int(count) > 0 for count in world.texts(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
     with folder.lock() if first else nullcontext():
         if first:
-            again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0 and folder.config.exists()
-            _check(folder, e, resume or again)
+            _check(folder, e, resume or (again and folder.config.exists()))
         if world.texts(folder.status if first else "")[0] == "unfinished":
             graph = make_graph(e)
             members, data = hosting.host(e, graph, world)
+            _check_results_alike(e, graph, data, world)
             _go(e, folder, graph, data, members, regroup, watch)
+            members.post.close()
         return records.read(path) if first else None
 
 
@@ -101,9 +107,9 @@ def _go(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
-    writes, data = ranks.rank == 0, data.to(check_device(e.device))
+    data = data.to(check_device(e.device))
     mixing, model = make_mixing(e, graph), make_model(e, data)
-    network = records.network(graph, data, rho_over_time(mixing) if writes else math.nan, ranks)
+    network = records.network(graph, data, mixing, ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # all that can be wrong with the input is refused here, before anything is written
     steps = trajectory(
@@ -113,7 +119,7 @@ def _go(
         start=start, ranks=ranks, agree_every=e.checkpoint_every,
     )  # fmt: skip
     t = -1 if start is None else start.state.t
-    if writes:
+    if network is not None:
         if start is None:
             folder.start(e, network)
         else:
@@ -124,7 +130,7 @@ def _go(
             stopping = False
             for progress in steps:
                 t = progress.state.t
-                if progress.metrics is not None and writes:
+                if progress.metrics is not None and ranks.rank == 0:
                     folder.append(progress.metrics)
                 watch(progress)
                 saving = t % e.checkpoint_every == 0 or t == e.rounds
@@ -136,13 +142,13 @@ def _go(
                 if stopping:
                     break
         except Diverged as error:
-            if writes:
+            if ranks.rank == 0:
                 folder.finish("diverged", str(error))
             raise
         # also after the last round: a comparison must not go on with its next run
         if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
             raise Interrupted(f"stopped after round {t} of {e.rounds}")
-    if writes:
+    if ranks.rank == 0:
         folder.finish("finished", "")
 
 
@@ -151,11 +157,26 @@ def check_alike(e: Experiment, world: World) -> None:
     found = [json.loads(text) for text in world.texts(json.dumps(e.model_dump()))]
     for rank, other in enumerate(found):
         for name in e.model_dump():
-            if name not in ("threads", "data_dir") and other[name] != found[0][name]:
+            if name not in OF_A_MACHINE and other[name] != found[0][name]:
                 raise InputError(
                     f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
                     "give all processes the same"
                 )
+
+
+def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: World) -> None:
+    """Refuse processes for which the same experiment is another: other files, code or versions."""
+    row = Flat(make_model(e, data)).row().cpu()
+    here = {
+        "the graph": hashlib.sha256(json.dumps(sorted(map(list, graph.edges))).encode()).hexdigest(),
+        "the initial model": hashlib.sha256(row.numpy().tobytes()).hexdigest(),
+        **{f"the version of {name}": number for name, number in records.versions().items()},
+    }
+    found = [json.loads(text) for text in world.texts(json.dumps(here))]
+    for rank, other in enumerate(found):
+        for what, value in found[0].items():
+            if other[what] != value:
+                raise InputError(f"{what} is another on rank {rank} than on rank 0: give all machines the same")
 
 
 def check(e: Experiment) -> None:
@@ -178,11 +199,14 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
 
 
 def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other values of these fields than it began with."""
+    """Refuse to resume a run with other values of these fields than it began with.
+
+    Where its data are found, and on how many threads it computes, may change.
+    """
     stored = records.read_config(folder.config).model_dump()
     for name, now in fields.items():
         before = stored.get(name, now)
-        if before != now:
+        if before != now and name not in OF_A_MACHINE:
             raise InputError(
                 f"{spelling(name)} {now}: the run in {folder.path} has {before}; resume it unchanged, "
                 "or start another with another --out"
@@ -209,7 +233,8 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        # torchrun hands a SIGTERM on that its processes may have got already
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = True
 

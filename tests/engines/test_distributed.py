@@ -18,7 +18,11 @@ import pytest
 import torch
 
 from drdsgd import checkpoint
+from drdsgd.engines.local import Alone
+from drdsgd.errors import Died
 from drdsgd.records import Folder
+from drdsgd.round import State
+from drdsgd.training import Progress
 from tests.engines import equality
 from tests.engines.together import free_port, programs, worlds
 from tests.program import assert_same_run, contents, drdsgd, evaluations, is_saved, refused, saved, tensors, wait_for
@@ -110,7 +114,7 @@ def test_every_method_gives_what_one_process_gives(size: int, least_bytes: int, 
 
 LAWS: list[Callable[..., None]] = [
     equality.in_float32, equality.bytes_of_the_cut, equality.memory_that_is_shared, equality.all_diverge_alike,
-    equality.what_all_say,
+    equality.a_place_in_use_is_left_alone, equality.what_all_say,
 ]  # fmt: skip
 
 
@@ -183,7 +187,7 @@ def test_a_killed_rank_ends_all_with_one_line(tmp_path: Path, go_on: Path, undis
     assert said.status == [1, -signal.SIGKILL, 1]
     (line,) = said.lines
     assert "another process ended, or did not answer in time (" in line
-    assert line.endswith(f"; continue with: drdsgd train --resume --out {path}")
+    assert line.endswith(f"; continue with: torchrun ... -m drdsgd train --resume --out {path}")
     again = programs(tmp_path / "again", *[["train", "--resume", "--out", path]] * 3).end()
     assert again.status == [0] * 3, again.text
     assert_same_run(path, expected)
@@ -220,11 +224,13 @@ def test_a_stop_is_agreed_on_and_devices_may_move_afterwards(
     assert said.status == [130, 130]
     (line,) = said.lines
     t = saved(path).state.t
-    assert f"stopped after round {t} of 40; continue with: drdsgd train --resume" in line and t % 10 == 0
+    assert (
+        f"stopped after round {t} of 40; continue with: torchrun ... -m drdsgd train --resume" in line and t % 10 == 0
+    )
     for size in (1, 3):  # on another number of processes it must be said
         other = programs(tmp_path / f"{size}", *[["train", "--resume", "--out", path]] * size).end()
         assert other.status == [2] * size and len(other.lines) == 1
-        assert f"was written by 2 processes, and now there are {size}: --regroup moves the devices" in other.lines[0]
+        assert f"was written by 2 processes, not by {size}: --regroup moves the devices" in other.lines[0]
     assert "--regroup" in refused("train", "--resume", "--out", path)
     for folder in ("two", "locally"):
         shutil.copytree(path, tmp_path / folder)
@@ -239,18 +245,40 @@ def test_a_stop_is_agreed_on_and_devices_may_move_afterwards(
     assert_equal(tmp_path / "locally", expected)
 
 
-def test_a_set_of_which_a_part_is_missing_is_no_checkpoint(tmp_path: Path, whole: Path) -> None:
+def test_a_set_of_which_a_part_is_missing_is_no_checkpoint(
+    tmp_path: Path, go_on: Path, undisturbed: Callable[[int], Path]
+) -> None:
     """As if one of two was killed while it wrote its part: both go on from the set before."""
-    path = tmp_path / "run"
-    said = programs(tmp_path / "logs", *[[*RUN, "--out", path]] * 2).end()
-    assert said.status == [0, 0], said.text
-    Folder(path).summary.unlink()
-    for part in checkpoint.parts(Folder(path).checkpoint):
-        shutil.copy(part.path, part.path.with_name(part.path.name.replace("round-40", "round-50")))
-    checkpoint.parts(Folder(path).checkpoint)[0].path.unlink()
+    path, expected = tmp_path / "run", undisturbed(2)
+    go_on.unlink(missing_ok=True)
+    together = programs(tmp_path / "logs", *[[*LONG, "--out", path]] * 2)
+    wait_for(lambda: is_saved(path) and checkpoint.parts(Folder(path).checkpoint)[0].t >= 10)
+    for child in together.children:
+        child.kill()
+    together.end()
+    go_on.touch()
+    before = {part.path: part.path.read_bytes() for part in checkpoint.parts(Folder(path).checkpoint)}
     again = programs(tmp_path / "again", *[["train", "--resume", "--out", path]] * 2).end()
     assert again.status == [0, 0], again.text
-    assert_equal(path, whole)
+    Folder(path).summary.unlink()
+    checkpoint.parts(Folder(path).checkpoint)[0].path.unlink()  # of the last round only the second one's is left
+    for file, content in before.items():
+        file.write_bytes(content)
+    again = programs(tmp_path / "once more", *[["train", "--resume", "--out", path]] * 2).end()
+    assert again.status == [0, 0], again.text
+    assert_same_run(path, expected)
+
+
+def test_the_old_set_stays_until_all_parts_of_the_new_one_are_there(tmp_path: Path) -> None:
+    class Alive(Alone):
+        def texts(self, text: str) -> list[str]:
+            raise Died("another process ended")
+
+    state = State(3, torch.ones(2, 4), {}, {})
+    checkpoint.save(tmp_path, Progress(state, 0, 0.0, None), Alone(2))
+    with pytest.raises(Died):
+        checkpoint.save(tmp_path, Progress(state._replace(t=5), 0, 0.0, None), Alive(2))
+    assert [part.t for part in checkpoint.parts(tmp_path)] == [5, 3]
 
 
 # ------------------------------------------------------------------------ data
@@ -267,7 +295,10 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
         arrays: dict[str, Any] = {"x": rng.normal(size=(12 + i, 3)), "y": np.arange(12 + i) % (2 + i % 2)}
         for folder in (together, tmp_path / f"site-{i % 2}"):
             np.savez(folder / f"{name}.npz", **arrays)
-    fields = ["train", "--graph", "ring", "--dtype", "float64", "--threads", "1", "--rounds", "12", "--batch-size", "4"]
+    fields = [
+        "train", "--graph", "ring", "--dtype", "float64", "--threads", "1", "--rounds", "12", "--batch-size", "4",
+        "--random-labels", "2",
+    ]  # fmt: skip
     assert drdsgd(*fields, "--dataset", together, "--out", tmp_path / "local").status == 0
     own = [*fields, "--dataset", tmp_path / "site-{rank}", "--devices", "5"]
     said = programs(tmp_path / "logs", *[[*own, "--out", tmp_path / "apart"]] * 2).end()
@@ -280,6 +311,8 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
     parts = checkpoint.parts(Folder(tmp_path / "apart").checkpoint)
     assert [checkpoint._header(part.path)[1] for part in parts] == [[0, 1, 2], [3, 4]]  # a b c, d e
 
+    spoilt = programs(tmp_path / "spoilt", *[[*own, "--random-labels", "5", "--out", tmp_path / "x"]] * 2).end()
+    assert len(spoilt.lines) == 1 and "--random-labels 5: fewer than all 5 devices" in spoilt.lines[0]
     shutil.copy(tmp_path / "site-0" / "a.npz", tmp_path / "site-1")
     twice = programs(tmp_path / "twice", *[[*own, "--out", tmp_path / "x"]] * 2).end()
     assert twice.status == [2, 2] and len(twice.lines) == 1 and "several ranks have the file a.npz" in twice.lines[0]
@@ -306,6 +339,9 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
         ([["--mu", "many"]] * 2, "--mu many: not a number"),
         ([["--graph", "nowhere.txt"]] * 2, "--graph nowhere.txt: "),
         ([["--engine", "remote"]] * 2, "--engine remote: unknown"),
+        ([["--timeout", "0"]] * 2, "--timeout 0: a positive number of seconds"),
+        ([["--resume"], []], "--resume, --regroup: some ranks have them and some do not"),
+        ([["--backend", "gloo", "--device", "cuda"]] * 2, "--device cuda: process "),
     ],
 )
 def test_bad_input_ends_all_ranks_with_one_line(tmp_path: Path, arguments: list[list[str]], says: str) -> None:
@@ -314,6 +350,34 @@ def test_bad_input_ends_all_ranks_with_one_line(tmp_path: Path, arguments: list[
     assert says in said.lines[0]
     assert not (tmp_path / "run").exists()
     assert said.status == [2] * len(arguments) and len(said.lines) == 1
+
+
+def test_ranks_for_which_the_same_options_mean_something_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "ranked_net.py").write_text(
+        "import os, torch\n"
+        "def net(shape, classes):\n"
+        "    torch.manual_seed(int(os.environ['RANK']))\n"
+        "    return torch.nn.Linear(*shape, classes)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        run = ["train", *EXACT, "--rounds", "4", "--model", "ranked_net:net", "--out", tmp_path / "run"]
+        said = programs(tmp_path / "logs", *[run] * 2).end()
+    assert said.status == [2, 2] and len(said.lines) == 1
+    assert "the initial model is another on rank 1 than on rank 0" in said.lines[0]
+
+
+def test_parts_that_do_not_serve_are_not_passed_over(tmp_path: Path) -> None:
+    """What is there of a run that can't be continued is no reason to begin again, and so to lose it."""
+    path = tmp_path / "run"
+    assert programs(tmp_path / "logs", *[[*RUN, "--out", path]] * 2).end().status == [0, 0]
+    Folder(path).summary.unlink()
+    first, second = checkpoint.parts(Folder(path).checkpoint)
+    second.path.unlink()
+    assert "has parts of a checkpoint of 2 processes" in refused("train", "--resume", "--regroup", "--out", path)
+    first.path.rename(first.path.with_name("state.safetensors"))
+    assert "is no checkpoint of this version" in refused("train", "--resume", "--out", path)
+    assert len(evaluations(path)) == 5
 
 
 def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:

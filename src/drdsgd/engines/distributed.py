@@ -11,8 +11,8 @@ take part; that there is only for evaluations and checkpoints (`gather`, `total`
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -30,9 +30,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from drdsgd.compression import Compressor, Parts
-from drdsgd.engines.post import Post
+from drdsgd.engines.post import Post, answering
 from drdsgd.engines.products import Product, column_blocks, log_mean, product
-from drdsgd.errors import Died, Diverged, InputError, one_line
+from drdsgd.errors import Diverged, InputError, one_line
 from drdsgd.mixing import Mixing
 from drdsgd.options import ENVIRONMENT
 from drdsgd.parallel import Each
@@ -60,7 +60,7 @@ class World:
     def total(self, x: Tensor) -> Tensor:
         """The sum of x over all processes."""
         sum_ = x.to(self.device, copy=True)
-        with _answers():
+        with answering():
             dist.all_reduce(sum_)
         return sum_.to(x.device)
 
@@ -68,7 +68,7 @@ class World:
         """The x of every process; all have the same shape."""
         x = x.to(self.device).contiguous()
         found = [torch.empty_like(x) for _ in range(self.size)]
-        with _answers():
+        with answering():
             dist.all_gather(found, x)
         return found
 
@@ -90,17 +90,6 @@ class World:
         dist.destroy_process_group()
 
 
-@contextmanager
-def _answers() -> Iterator[None]:
-    """Whoever waits within for another process that is gone, or that takes too long, ends."""
-    try:
-        yield
-    except RuntimeError as error:
-        # without the place in somebody's source, and without the advice
-        why = re.sub(r"^\[[^]]*\] *", "", one_line(error)).partition(". ")[0]
-        raise Died(f"another process ended, or did not answer in time ({why})") from error
-
-
 def join(backend: str | None, device: str, seconds: float) -> World:
     """Meet the other processes that were started with this one; whoever does not answer in so many seconds is lost."""
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
@@ -120,8 +109,10 @@ def join(backend: str | None, device: str, seconds: float) -> World:
         raise InputError(f"--backend {backend}: this torch was built without it; it has {', '.join(here)}")
     if backend == "nccl" and not cuda:
         raise InputError(f"--backend nccl: it is for GPUs, not for --device {device}; use gloo")
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"--timeout {seconds:g}: a positive number of seconds; 300 is usual")
     if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        _take_gpu(device)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
@@ -131,6 +122,16 @@ def join(backend: str | None, device: str, seconds: float) -> World:
     except (RuntimeError, ValueError) as error:
         raise InputError(f"the processes did not meet at {address}: {one_line(error)}") from error
     return World(store, rank, size, torch.device("cuda" if backend == "nccl" else "cpu"))
+
+
+def _take_gpu(device: str) -> None:
+    """A GPU for each process of a machine, which is then what `cuda` means."""
+    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if device != "cuda":
+        raise InputError(f"--device {device}: every process takes a GPU of its own; write --device cuda")
+    if number >= there:
+        raise InputError(f"--device cuda: process {number} of this machine finds {there} GPUs; start fewer, or use cpu")
+    torch.cuda.set_device(number)
 
 
 def _word(store: Store, rank: int, size: int, seconds: float) -> str:
@@ -305,10 +306,10 @@ class DistributedMix:
         own = compressor.decode(parts, x.shape[1], self.t)
         self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())
         message = torch.cat([part.contiguous().view(torch.uint8).flatten(1) for part in parts], dim=1)
+        mixed = torch.empty_like(own)
         with self._others(message) as messages:
             others = [compressor.decode(_unpacked(some, parts), x.shape[1], self.t) for some in messages]
-        mixed = torch.empty_like(own)
-        self._multiply(own, others, mixed)
+            self._multiply(own, others, mixed)
         return own, mixed
 
     def _count(self, numbers: int) -> None:
@@ -318,7 +319,7 @@ class DistributedMix:
     def _others(self, rows: Tensor) -> Iterator[list[Tensor]]:
         """Within it, the rows of other processes' devices that are needed here; they get theirs of rows [n, ...]."""
         begun = time.perf_counter()
-        with _answers(), self._post.exchange(rows, self._W.send, self._W.receive) as found:
+        with self._post.exchange(rows, self._W.send, self._W.receive) as found:
             self.exchange_seconds += time.perf_counter() - begun
             yield found
 
@@ -338,6 +339,7 @@ def _unpacked(messages: Tensor, like: Parts) -> Parts:
     """Messages [m, bytes] as parts, of the shapes and types that these have."""
     sizes = [part[0].nbytes for part in like]
     return tuple(
-        message.contiguous().view(part.dtype).view(len(messages), *part.shape[1:])
+        # cloned: of one message only, a part is contiguous, but need not be aligned as its type must be
+        message.clone(memory_format=torch.contiguous_format).view(part.dtype).view(len(messages), *part.shape[1:])
         for message, part in zip(messages.split(sizes, dim=1), like, strict=True)
     )

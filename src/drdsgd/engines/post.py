@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +21,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Post"]
+from drdsgd.errors import Died, one_line
+from drdsgd.flat import LINE_BYTES
+
+__all__ = ["Post", "answering"]
 
 LEFT, DONE = 1, 2  # tags of messages; those with rows have 0
 # less than this goes faster as a message than two words about it do
 LEAST_BYTES = 2**16
+NAME = "drdsgd"  # of the memory, for whoever looks at the process
 
 
 class Post:
@@ -66,8 +71,9 @@ class Post:
                 operations.append(dist.P2POp(dist.isend, message, peer))
             kept.append(message)
             self.bytes_sent += len(which) * rows[0].nbytes
-        for work in dist.batch_isend_irecv(operations) if operations else []:
-            work.wait()
+        with answering():
+            for work in dist.batch_isend_irecv(operations) if operations else []:
+                work.wait()
         boxes = list[_Incoming]()
         for peer, number in receive:
             if near(peer, number):
@@ -76,6 +82,13 @@ class Post:
         yield [found[peer].to(rows.device) for peer, _ in receive]
         for box in boxes:
             box.release()
+
+    def close(self) -> None:
+        """Wait for what is under way, and give the memory back."""
+        for incoming in self._in.values():
+            incoming.wait()
+        for outgoing in self._out.values():
+            outgoing.close()
 
 
 class _Outgoing:
@@ -90,13 +103,15 @@ class _Outgoing:
         """Leave some rows, in a place of which nobody has use any more; the word to send of it."""
         needed = len(which) * rows[0].nbytes
         while len(self.in_use) >= (2 if needed <= self.capacity else 1):
-            self.in_use.popleft()[0].wait()
+            with answering():
+                self.in_use.popleft()[0].wait()
         if needed > self.capacity:
             if self.handle >= 0:
                 os.close(self.handle)
-            self.handle, self.capacity = os.memfd_create("drdsgd"), needed
-            os.ftruncate(self.handle, 2 * needed)
-            self.memory = _mapped(self.handle, 2 * needed)
+            # whole lines of the cache, as numbers of any type must be aligned in both places
+            self.handle, self.capacity = os.memfd_create(NAME), -(-needed // LINE_BYTES) * LINE_BYTES
+            os.ftruncate(self.handle, 2 * self.capacity)
+            self.memory = _mapped(self.handle, 2 * self.capacity)
         begin = self.turn * self.capacity
         place = self.memory[begin : begin + needed].view(rows.dtype).view(len(which), *rows.shape[1:])
         torch.index_select(rows, 0, which, out=place)
@@ -106,6 +121,12 @@ class _Outgoing:
         assert work is not None
         self.in_use.append((work, done))
         return torch.tensor([self.handle, self.capacity])
+
+    def close(self) -> None:
+        with answering():
+            while self.in_use:
+                self.in_use.popleft()[0].wait()
+        os.close(self.handle)
 
 
 class _Incoming:
@@ -129,12 +150,28 @@ class _Incoming:
 
     def release(self) -> None:
         """Say that what was left is not needed any more."""
-        if self.said is not None:
-            self.said[0].wait()
+        self.wait()
         done = torch.ones(1, dtype=torch.int64)
         work = dist.isend(done, self.peer, tag=DONE)
         assert work is not None
         self.said = work, done
+
+    def wait(self) -> None:
+        """Until the last word is on its way."""
+        if self.said is not None:
+            with answering():
+                self.said[0].wait()
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Whoever waits within for another process that is gone, or that takes too long, ends."""
+    try:
+        yield
+    except RuntimeError as error:
+        # without the place in somebody's source, and without the advice
+        why = re.sub(r"^\[[^]]*\] *", "", one_line(error)).partition(". ")[0]
+        raise Died(f"another process ended, or did not answer in time ({why})") from error
 
 
 def _mapped(handle: int, size: int) -> Tensor:
@@ -144,13 +181,16 @@ def _mapped(handle: int, size: int) -> Tensor:
 def _neighbours(texts: Callable[[str], list[str]]) -> dict[int, int]:
     """The processes whose memory this one can open, by their numbers; both must find the same of each other."""
     name = uuid.uuid4().hex
-    handle = os.memfd_create("drdsgd")
+    handle = os.memfd_create(NAME)
     os.write(handle, name.encode())
     told = [text.split() for text in texts(f"{os.getpid()} {handle} {name}")]
     found = []
     for pid, fd, expected in told:
+        path = Path(f"/proc/{pid}/fd/{fd}")
         try:
-            found.append(Path(f"/proc/{pid}/fd/{fd}").read_bytes() == expected.encode())
+            # of another machine's process the number may be something else's here, which must not be read
+            ours = str(path.readlink()).startswith(f"/memfd:{NAME}")
+            found.append(ours and path.read_bytes() == expected.encode())
         except OSError:
             found.append(False)
     views = texts("".join("1" if one else "0" for one in found))
