@@ -250,7 +250,9 @@ def test_bad_K(kind: str, K: int) -> None:
 
 
 def test_numpy_integers_are_welcome() -> None:
-    assert_proper(graphs.erdos_renyi(np.int64(5), 0.9, np.int32(3)), 5)  # type: ignore[arg-type]  # numbers of numpy do as well
+    K: Any = np.int64(5)
+    seed: Any = np.int32(3)
+    assert_proper(graphs.erdos_renyi(K, 0.9, seed), 5)
 
 
 @pytest.mark.parametrize("p", [0, -0.1, 1.01, math.nan])

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import networkx as nx
 import numpy as np
@@ -756,8 +756,9 @@ def test_projection_by_a_general_solver() -> None:
 
 
 def test_weights_that_are_none() -> None:
+    misspelt: Any = "normalised"
     with pytest.raises(InputError, match=r"weights is 'normalised': unknown, did you mean normalized\?"):
-        kl_dro(2.0, weights="normalised")  # type: ignore[arg-type]  # wrong on purpose
+        kl_dro(2.0, weights=misspelt)
 
 
 REFUSED: dict[str, Callable[[float], Objective]] = {

@@ -260,8 +260,10 @@ def test_bad_common_arguments(kind: str) -> None:
     message(lambda: make(good, 41, 0), "K", "41", "40 samples", "lower K")
     message(lambda: make(good, 2, -1), "seed", "-1")
     message(lambda: make([0, 1, -7, 2], 2, 0), "labels[2]", "-7")
-    message(lambda: make([0.5, 1.0], 2, 0), "integers", "float64")  # type: ignore[list-item]  # wrong on purpose
-    message(lambda: make([[0, 1], [1, 0]], 2, 0), "one dimension", "(2, 2)")  # type: ignore[list-item]  # wrong on purpose
+    halves: Any = [0.5, 1.0]
+    table: Any = [[0, 1], [1, 0]]
+    message(lambda: make(halves, 2, 0), "integers", "float64")
+    message(lambda: make(table, 2, 0), "one dimension", "(2, 2)")
     message(lambda: make([], 1, 0), "labels is empty")
 
 

@@ -8,6 +8,7 @@ import pkgutil
 import subprocess
 import sys
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import typer
@@ -108,11 +109,11 @@ def test_the_version_is_the_packages() -> None:
     assert drdsgd.__version__ == version("drdsgd")
 
 
-def commands(command: object, name: str = "") -> dict[str, list[str]]:
-    """Every command with its arguments and options, also those below others."""
+def commands(command: Any, name: str = "") -> dict[str, list[str]]:
+    """Every command of typer's with its arguments and options, also those below others."""
     found: dict[str, list[str]] = {}
     if name:
-        parameters = [p for p in command.params if p.name != "help"]  # type: ignore[attr-defined]  # a command of typer
+        parameters = [p for p in command.params if p.name != "help"]
         found[name] = [p.opts[0] for p in parameters]
     for below, other in getattr(command, "commands", {}).items():
         found |= commands(other, f"{name} {below}".strip())

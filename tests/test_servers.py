@@ -641,6 +641,10 @@ def test_divergence_names_the_device_that_diverged() -> None:
     assert info.weight.tolist() == [0, 0, K / 2, 0, K / 2, 0, 0]
 
 
+# of other types than are declared
+WRONG: dict[str, dict[str, Any]] = {"local_steps": {"local_steps": 2.5}, "shift": {"shift": "affine"}}
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -653,11 +657,11 @@ def test_divergence_names_the_device_that_diverged() -> None:
         (lambda: servers.rfa(0.1, iterations=0), "iterations must be a whole number"),
         (lambda: servers.rfa(0.1, nu=0.0), "nu must be a positive number: 0"),
         (lambda: servers.afl(0.1, dual_eta=0.0), "dual_eta must be a positive number: 0"),
-        (lambda: servers.drfa(0.1, local_steps=2.5), "local_steps must be a whole number"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: servers.drfa(0.1, **WRONG["local_steps"]), "local_steps must be a whole number"),
         (lambda: servers.ditto(0.1, lam=-0.1), "lam must be 0 or more: -0.1"),
         (lambda: servers.fed_robust(0.1, penalty=0.0), "penalty must be a positive number: 0"),
         (lambda: servers.fed_robust(0.1, penalty=100.0), "shift_eta \\* penalty must be below 1"),
-        (lambda: servers.fed_robust(0.1, shift="affine"), "shift is 'affine'"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: servers.fed_robust(0.1, **WRONG["shift"]), "shift is 'affine'"),
         (lambda: drdsgd.train(**options(algorithm=servers.fed_avg(0.1, clients=8))), "clients is 8, but .* 7 devices"),
         (lambda: drdsgd.train(**options(algorithm=servers.drfa(0.1, clients=8))), "clients is 8, but .* 7 devices"),
     ],

@@ -158,7 +158,8 @@ def _read(path: Path, device: str) -> _Content:
     try:
         with safe_open(path, framework="pt", device=device) as file:
             # cloned: a tensor at the file's own offset is not aligned as torch's are, and products may round otherwise
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            names = file.keys()
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, OSError) as error:
         raise InputError(_corrupt(path, one_line(error))) from error
     if header.pop("sha256", None) != _digest(tensors, header):

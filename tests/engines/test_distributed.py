@@ -24,7 +24,7 @@ from drdsgd.records import Folder
 from drdsgd.round import State
 from drdsgd.training import Progress
 from tests.engines import equality
-from tests.engines.together import free_port, programs, worlds
+from tests.engines.together import Together, free_port, programs, worlds
 from tests.program import assert_same_run, contents, drdsgd, evaluations, is_saved, refused, saved, tensors, wait_for
 
 EXACT = [
@@ -161,6 +161,14 @@ def ranks_of(out: Path) -> dict[int, int]:
     return found
 
 
+def under_way(size: int, path: Path, go_on: Path, t: int = 0) -> Together:
+    """The slow run in so many processes, which has a checkpoint of round t or later."""
+    go_on.unlink(missing_ok=True)
+    together = programs(path.with_name("logs"), *[[*LONG, "--out", path]] * size)
+    wait_for(lambda: is_saved(path) and checkpoint.parts(Folder(path).checkpoint)[0].t >= t)
+    return together
+
+
 def test_torchrun_recovers_from_a_killed_rank(tmp_path: Path, go_on: Path, undisturbed: Callable[[int], Path]) -> None:
     path, expected = tmp_path / "run", undisturbed(2)
     go_on.unlink(missing_ok=True)
@@ -178,9 +186,7 @@ def test_torchrun_recovers_from_a_killed_rank(tmp_path: Path, go_on: Path, undis
 
 def test_a_killed_rank_ends_all_with_one_line(tmp_path: Path, go_on: Path, undisturbed: Callable[[int], Path]) -> None:
     path, expected = tmp_path / "run", undisturbed(3)
-    go_on.unlink(missing_ok=True)
-    together = programs(tmp_path / "logs", *[[*LONG, "--out", path]] * 3)
-    wait_for(lambda: is_saved(path))
+    together = under_way(3, path, go_on)
     together.children[1].kill()
     go_on.touch()
     said = together.end()
@@ -213,9 +219,7 @@ def test_a_stop_is_agreed_on_and_devices_may_move_afterwards(
 ) -> None:
     """Only the last process is asked to stop."""
     path, expected = tmp_path / "run", undisturbed(2)
-    go_on.unlink(missing_ok=True)
-    together = programs(tmp_path / "logs", *[[*LONG, "--out", path]] * 2)
-    wait_for(lambda: is_saved(path))
+    together = under_way(2, path, go_on)
     pid = together.children[-1].pid
     assert pid is not None
     os.kill(pid, signal.SIGTERM)
@@ -250,9 +254,7 @@ def test_a_set_of_which_a_part_is_missing_is_no_checkpoint(
 ) -> None:
     """As if one of two was killed while it wrote its part: both go on from the set before."""
     path, expected = tmp_path / "run", undisturbed(2)
-    go_on.unlink(missing_ok=True)
-    together = programs(tmp_path / "logs", *[[*LONG, "--out", path]] * 2)
-    wait_for(lambda: is_saved(path) and checkpoint.parts(Folder(path).checkpoint)[0].t >= 10)
+    together = under_way(2, path, go_on, t=10)
     for child in together.children:
         child.kill()
     together.end()
