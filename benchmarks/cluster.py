@@ -120,6 +120,10 @@ def tables(costs: dict[str, Any]) -> list[str]:
             f"| {held / 1e9:.2f} GB | {one['seconds']:.1f} s, {one['bytes'] / 1e9:.2f} GB "
             f"| {e['bytes of a line per device'] * K / 1e6:.1f} MB |"
         )
+    # where everybody is linked with a third of all, a rank needs nearly all models of others
+    K, ranks = NETWORKS[1]
+    coming = (K - K // ranks) * model
+    lines.append(f"at {K:,} devices {coming / 1e9:.1f} GB a round for each rank, {8 * coming / BITS:.1f} s at 10 Gbit/s")
     small, large = costs["rho"]
     lines.append(
         f"took {small['seconds']:.1f} s for {small['K']:,} devices and {large['seconds']:.0f} s for {large['K']:,}"
