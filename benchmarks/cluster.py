@@ -123,7 +123,8 @@ def tables(costs: dict[str, Any]) -> list[str]:
     # where everybody is linked with a third of all, a rank needs nearly all models of others
     K, ranks = NETWORKS[1]
     coming = (K - K // ranks) * model
-    lines.append(f"at {K:,} devices {coming / 1e9:.1f} GB a round for each rank, {8 * coming / BITS:.1f} s at 10 Gbit/s")
+    seconds = 8 * coming / BITS
+    lines.append(f"at {K:,} devices {coming / 1e9:.1f} GB a round for each rank, {seconds:.1f} s at 10 Gbit/s")
     small, large = costs["rho"]
     lines.append(
         f"took {small['seconds']:.1f} s for {small['K']:,} devices and {large['seconds']:.0f} s for {large['K']:,}"
