@@ -64,9 +64,31 @@ COMMANDS = {
     ],
     "algorithms": [],
     "report": ["runs", "--out"],
+    "node": ["file", "--threads", "--log"],
     "bench": ["cases", "--repeats", "--out", "--plot"],
     "data": [],
     "data get": ["name", "--data-dir"],
+    "network": [],
+    "network init": [
+        "--out",
+        "--hosts",
+        "--port",
+        "--days",
+        "--keys",
+        "--own-data",
+        "--classes",
+        "--mean-samples",
+        "--deadline",
+        "--staleness",
+        "--metrics-port",
+        "--algorithm",
+        "--seed",
+        *[option for option in OF_A_RUN if option not in ("--data-dir", "--device", "--threads")],
+    ],
+    "network join": ["file"],
+    "network sign": ["folder", "files", "--days"],
+    "network run": ["folder"],
+    "network status": ["path"],
 }
 
 
@@ -130,9 +152,16 @@ def test_commands_and_options() -> None:
         "graph",
         "algorithms",
         "report",
+        "node",
         "bench",
         "data",
         "data get",
+        "network",
+        "network init",
+        "network join",
+        "network sign",
+        "network run",
+        "network status",
     ]
     assert {name: sorted(options) for name, options in found.items()} == {
         name: sorted(options) for name, options in COMMANDS.items()
@@ -147,7 +176,15 @@ def test_every_command_has_help_that_names_its_options(command: list[str]) -> No
         assert (
             option in said.out
             or option.upper() in said.out
-            or {"runs": "DIR...", "cases": "CASE"}.get(option, "?") in said.out
+            or {
+                "runs": "DIR...",
+                "cases": "CASE",
+                "files": "FILE...",
+                "folder": "DIR",
+                "path": "DIR|DEVICE",
+                "file": "DEVICE.toml",
+            }.get(option, "?")
+            in said.out
         )
 
 

@@ -39,6 +39,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Which data sets are here, and how to get the others.", invoke_without_command=True)
 app.add_typer(data_app, name="data")
+network_app = typer.Typer(help="Real devices: a network of peers, over mutual TLS.", no_args_is_help=True)
+app.add_typer(network_app, name="network")
 
 Out = Annotated[Path | None, typer.Option("--out", help="folder for what comes out")]
 # the demo: the paper's eta and B; with mu = 1 a device that is served well takes DSGD's own step, and the clip keeps
@@ -537,10 +539,157 @@ def report(
     """A self-contained HTML page of runs."""
     from drdsgd import report as reports
     from drdsgd import summary
+    from drdsgd.network import joined
 
-    _show(summary.find_runs(runs))
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    runs = [joined.join(path) if joined.is_deployment(path) else path for path in runs]
+    _show(summary.find_runs(runs))
     print(f"report: {reports.write(runs, out or default)}")
+
+
+@network_app.command("init")
+@_experiment_options(without=["data_dir", "device", "threads"])
+def network_init(
+    out: Annotated[Path, typer.Option("--out", help="folder for the deployment")],
+    hosts: Annotated[
+        Path | None, typer.Option("--hosts", help="file with a line NAME HOST:PORT per device; default this machine")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="without --hosts: of the first device, others after it")] = 7450,
+    days: Annotated[float, typer.Option("--days", help="until certificates expire")] = 365.0,
+    keys: Annotated[
+        bool, typer.Option("--keys/--no-keys", help="make the devices' keys here, or let each `join` with its own")
+    ] = True,
+    own_data: Annotated[
+        bool, typer.Option("--own-data", help="every device has data of its own, in its folder data/")
+    ] = False,
+    classes: Annotated[int | None, typer.Option("--classes", help="with --own-data: of all devices together")] = None,
+    mean_samples: Annotated[
+        float | None,
+        typer.Option("--mean-samples", help="with --own-data --reference samples: of the average device"),
+    ] = None,
+    deadline: Annotated[float, typer.Option("--deadline", help="seconds to wait for a neighbour in a round")] = 30.0,
+    staleness: Annotated[
+        int, typer.Option("--staleness", help="rounds that a neighbour's model may be old; 0 waits for all")
+    ] = 0,
+    metrics_port: Annotated[
+        int, typer.Option("--metrics-port", help="for Prometheus, on each host itself; 0 for none")
+    ] = 9450,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """A deployment: an authority, and a folder with key, certificate and device.toml for every device."""
+    commands = _network()
+    where = commands.init(
+        given, out, hosts, port, days=days, keys=keys, own_data=own_data, classes=classes, mean_samples=mean_samples,
+        deadline=deadline, staleness=staleness, metrics_port=metrics_port or None,
+    )  # fmt: skip
+    print(f"{len(where)} devices in {out}; try them all on this machine with: drdsgd network run {out}")
+    if not keys:
+        print("every device's folder goes to its host; there: drdsgd network join device.toml")
+
+
+@network_app.command("join")
+def network_join(
+    file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="of the device that this host is")],
+) -> None:
+    """A key that never leaves this host, and a request to sign it."""
+    print(f"signing request: {(asked := _network().join(file))}")
+    print(f"whoever has the authority's key signs it with: drdsgd network sign DIR {asked.name}")
+
+
+@network_app.command("sign")
+def network_sign(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="of the deployment, with the authority's key")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="requests (.csr), or certificates to renew")],
+    days: Annotated[float, typer.Option("--days", help="until they expire")] = 365.0,
+) -> None:
+    """Certificates for devices that ask for them, or renewed ones."""
+    for path in _network().sign(folder, files, days):
+        print(f"certificate: {path}; take it to the device's host, beside its device.toml")
+
+
+@network_app.command("run")
+def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a deployment")]) -> None:
+    """All devices of a deployment on this machine, a process each."""
+    _network()
+    from drdsgd import report, summary
+    from drdsgd.network import deployment, joined, together
+    from drdsgd.progress import bar
+
+    devices = [deployment.load(path) for path in deployment.devices(folder)]
+    total = sum(int(device.experiment["rounds"]) for device in devices)
+    with bar(_console(stderr=True), f"{len(devices)} devices", total) as advance:
+        together.run(folder, advance)
+    path = joined.join(folder)
+    _show(summary.find_runs([path]))
+    print(f"report: {report.write([path], folder / 'report.html')}")
+
+
+@network_app.command("status")
+def network_status(
+    path: Annotated[Path, typer.Argument(metavar="DIR|DEVICE.toml", help="a deployment, or the device of this host")],
+) -> None:
+    """Who is connected, at which round, with what lag, and when certificates expire."""
+    from rich.table import Table
+
+    table = Table("device", "state", "round", "neighbours (their lag in rounds)", "certificate expires")
+    for one in _network().status(path):
+        said = ", ".join(
+            f"{name} ({'cut off' if about['cut_off'] else about['lag'] if about['connected'] else 'away'})"
+            for name, about in one["neighbours"].items()
+        )
+        at = "-" if one["round"] is None else f"{one['round']} of {one['rounds']}"
+        table.add_row(one["name"], one["state"], at, said or "-", one["certificate"])
+    _console().print(table)
+
+
+@app.command()
+def node(
+    file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="who this device is, and what it takes part in")],
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="INTEGER", help="compute threads; default all cores")
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="the log also as lines of JSON on the standard error")] = False,
+) -> None:
+    """One real device: it trains on its own data and talks to its neighbours."""
+    _network()
+    from drdsgd.network import deployment
+    from drdsgd.network import node as nodes
+    from drdsgd.progress import bar
+    from drdsgd.training import Progress
+
+    device = deployment.load(file)
+    note = ""
+
+    def watch(progress: Progress, missing: list[str]) -> None:
+        nonlocal note
+        if progress.metrics is not None:
+            note = f"own accuracy {progress.metrics.local.average:.1f} %"
+        advance(progress.state.t, ", ".join(filter(None, (note, f"without {' '.join(missing)}" if missing else ""))))
+
+    rounds = int(device.experiment.get("rounds", 0)) or None
+    with bar(_console(stderr=True), device.name, rounds) as advance:
+        outcome = nodes.run(
+            file, threads=_count("threads", threads), watch=watch, speak=log,
+            waiting=lambda missing: advance(0, f"waiting for {' '.join(missing)}"),
+        )  # fmt: skip
+    print(f"{device.name}: {outcome.status}; its record is in {outcome.folder}")
+    if outcome.status == "diverged":
+        raise typer.Exit(1)
+
+
+def _network() -> Any:
+    """The commands of the network, which need packages of their own."""
+    try:
+        import cryptography
+        import zenoh
+
+        assert cryptography and zenoh
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed: pip install 'drdsgd[network]'") from None
+    from drdsgd.network import commands
+
+    return commands
 
 
 @app.command()

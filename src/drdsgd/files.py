@@ -13,8 +13,10 @@ __all__ = ["replacing", "write_text"]
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, private: bool = False) -> Iterator[Path]:
     """A temporary file beside `path` to write to; moved into place, on disk, when the block ends without error.
+
+    One that is `private` can be read by its owner only.
 
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
     >>> with replacing(path) as temporary:
@@ -32,9 +34,10 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp's 0600 is for secrets
+        if not private:  # mkstemp's 0600 is for secrets
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:

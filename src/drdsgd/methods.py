@@ -271,7 +271,7 @@ def scheduled(name: str, start: float, spelled: str, rounds: int) -> float | Sch
 
 def _exchange(optimizers: ModuleType, e: Experiment) -> Exchange | None:
     """How models travel: compressed, if that is asked for."""
-    if e.compression is None:
+    if e.compression is None or (e.compression == "none" and e.gamma == 1):
         return None
     exchange: Exchange = optimizers.compressed(_compressor(e, e.compression), e.gamma)
     return exchange

@@ -84,22 +84,28 @@ def constant_over_time(method: str) -> Callable[[Mixing], None]:
 class GossipOptimizer:
     """`init(theta [n, d]) -> state`, `local(theta, gradient, state, t)`, `combine(theta, state, mix)` -> both anew.
 
-    `local` works in place and row by row: it may be called for some of the devices at a time.
+    `local` works in place and row by row: it may be called for some of the devices at a time. `keeps` names what lasts
+    only as long as no message is lost; where there is something, it needs an engine that loses none.
     """
 
     init: Callable[[Tensor], OptimizerState]
     local: Callable[[Tensor, Gradient, OptimizerState, int], None]
     combine: Callable[[Tensor, OptimizerState, Mix], tuple[Tensor, OptimizerState]]
     check: Callable[[Mixing], None] = balanced
+    keeps: str = ""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it takes theta over."""
+    """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it takes theta over.
+
+    `keeps` as in `GossipOptimizer`.
+    """
 
     init: Callable[[Tensor], OptimizerState]
     average: Callable[[Tensor, OptimizerState, Mix], Tensor]
     check: Callable[[Mixing], None] = balanced
+    keeps: str = ""
 
 
 def as_they_are() -> Exchange:
@@ -142,7 +148,12 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
         return theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
 
     # all devices start from the same model, which so is known to all: nothing needs to be sent for it
-    return Exchange(lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()}, average, check)
+    return Exchange(
+        lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
+        average,
+        check,
+        keeps="the copies that neighbours have of each other's models",
+    )
 
 
 def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptimizer:
@@ -158,6 +169,7 @@ def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptim
         local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
         combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
         check=exchange.check,
+        keeps=exchange.keeps,
     )
 
 
@@ -181,6 +193,7 @@ def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None
         local=local,
         combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
         check=exchange.check,
+        keeps=exchange.keeps,
     )
 
 
@@ -219,6 +232,7 @@ def quasi_global_momentum(
         local=local,
         combine=combine,
         check=exchange.check,
+        keeps=exchange.keeps,
     )
 
 
@@ -251,6 +265,7 @@ def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
         init=lambda theta: {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)},
         local=local,
         combine=combine,
+        keeps="the sum of what devices track",
     )
 
 
@@ -305,7 +320,13 @@ def _diffusion(
         state["correction"].add_(theta)
         return theta, state
 
-    return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check)
+    return GossipOptimizer(
+        lambda theta: {"correction": torch.zeros_like(theta)},
+        local,
+        combine,
+        check,
+        keeps="the correction, which belongs to one W",
+    )
 
 
 def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> GossipOptimizer:
@@ -340,7 +361,13 @@ def push(eta: float | Schedule) -> GossipOptimizer:
         mass = mix(state["mass"])
         return mix(theta, donate=True).div_(mass[:, None]), {"mass": mass}
 
-    return GossipOptimizer(lambda theta: {"mass": theta.new_ones(len(theta))}, local, combine, lambda mixing: None)
+    return GossipOptimizer(
+        lambda theta: {"mass": theta.new_ones(len(theta))},
+        local,
+        combine,
+        lambda mixing: None,
+        keeps="the mass of all devices",
+    )
 
 
 def _steps(eta: float | Schedule) -> Schedule:

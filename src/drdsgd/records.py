@@ -134,12 +134,15 @@ class Folder:
                     f"the {what} changed since the run in {self.path} began; start another with another --out"
                 )
 
-    def rewind(self, t: int, e: Experiment) -> None:
-        """Drop what a killed run left: evaluations after round t, a half-written line, temporary files."""
+    def rewind(self, t: int, e: Experiment, gaps: bool = False) -> None:
+        """Drop what a killed run left: evaluations after round t, a half-written line, temporary files.
+
+        One that may have left out rounds has `gaps`.
+        """
         kept = [m for m in read_metrics(self.metrics) if m.round <= t]
         due = {*range(0, t + 1, e.eval_every)} | ({t} if t == e.rounds else set())
         missing = due - {m.round for m in kept}
-        if missing:
+        if missing and not gaps:
             raise InputError(
                 f"{self.metrics} lacks the evaluation of round {min(missing)}, but the checkpoint is at round {t}; "
                 f"remove {self.checkpoint} to start the run again from round 0"

@@ -76,7 +76,7 @@ class Options(TypedDict, total=False):
     batch_size: Required[int]
     seed: int
     eval_every: int
-    reference: Reference
+    reference: Reference | float
     loss: Loss
     execution: Literal["auto", "batched", "loop"]
     threads: int | None
@@ -121,7 +121,7 @@ def trajectory(
     batch_size: int,
     seed: int = 0,
     eval_every: int = 10,
-    reference: Reference = "samples",
+    reference: Reference | float = "samples",
     loss: Loss = nn.functional.cross_entropy,
     execution: Literal["auto", "batched", "loop"] = "auto",
     threads: int | None = None,
@@ -133,7 +133,8 @@ def trajectory(
 
     All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it only
     says how many devices there are. `reference` says whether devices count by their number of samples (p_i = n_i / n,
-    eq. 1) or all the same (p_i = 1 / K). `threads` work on blocks of devices, by default as many as torch has. `start`
+    eq. 1) or all the same (p_i = 1 / K); where a process can't know all, it is the samples of the average device,
+    and devices count by theirs. `threads` work on blocks of devices, by default as many as torch has. `start`
     continues a run from where it was. `ranks` are the processes that share the devices, if they are several: `data`
     and `start` then are those of this one's devices, and all must call this alike. What does not fit together is
     refused here, before the first step of the iterator. A run that leaves the floats raises `Diverged`; of several
@@ -174,8 +175,9 @@ def trajectory(
         return blocks(n, -(-n // (workers * in_turn)))
 
     parts = parts_of(data.K)
-    share = data.train.sizes / ranks.gather(data.train.sizes).double().mean()
-    share = (share if reference == "samples" else torch.ones_like(share)).to(flat.dtype)
+    mean = ranks.gather(data.train.sizes).double().mean() if isinstance(reference, str) else reference
+    share = data.train.sizes.double() / mean
+    share = (torch.ones_like(share) if reference == "uniform" else share).to(flat.dtype)
     if isinstance(algorithm, ServerAlgorithm):
         play = _served(algorithm, Clients(share, batches, flat, forward, loss, mode, parts_of, each))
     else:

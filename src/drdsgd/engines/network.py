@@ -1,0 +1,150 @@
+"""One device in this process, its neighbours elsewhere: gossip is an exchange of messages over `network.links`.
+
+A neighbour whose numbers do not come leaves its weight to the device itself for that exchange, so every device always
+takes a weighted mean. Nobody sees all devices: what can be known of the others is what they sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from drdsgd.compression import Compressor
+from drdsgd.errors import Diverged
+from drdsgd.mixing import Mixing
+from drdsgd.network.links import Links
+from drdsgd.parallel import Each
+
+__all__ = ["NetworkEngine", "NetworkMix", "OneDevice"]
+
+# rounds, of mixings that change, to see how often a device meets its neighbours
+LOOKED_AT = 200
+
+
+class Row(NamedTuple):
+    """A device's row of W: its own weight and its neighbours', and how often it is applied in a round."""
+
+    own: float
+    others: dict[int, float]
+    repeats: int
+
+
+class NetworkMix:
+    """Round t's gossip, as one device takes part in it: `mix(x [1, ...])` is its row of W_t x."""
+
+    def __init__(self, row: Row, t: int, links: Links, device: torch.device) -> None:
+        self.t = t
+        self.floats_sent, self.exchange_seconds = 0, 0.0
+        # changed in place: who asks before an exchange sees what came of it
+        self.alone = torch.tensor([not row.others], device=device)
+        self.disagreement = 0.0
+        """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models"""
+        self._row, self._links, self._call = row, links, 0
+        self._before = links.bytes_sent
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._links.bytes_sent - self._before
+
+    def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
+        mixed = x if donate else x.clone()
+        for _ in range(self._row.repeats):
+            others = self._exchange(mixed)
+            own = (
+                1.0 - sum(self._row.others[j] for j in others) if len(others) < len(self._row.others) else self._row.own
+            )
+            if x.dim() > 1:
+                self.disagreement = sum(
+                    self._row.others[j] * float(torch.linalg.vector_norm(mixed - other, dtype=torch.float64)) ** 2
+                    for j, other in others.items()
+                )
+            mixed.mul_(own)
+            for j, other in others.items():  # each in its own memory, as it came
+                mixed.add_(other, alpha=self._row.others[j])
+        return mixed
+
+    def log_mean(self, x: Tensor, /) -> Tensor:
+        for _ in range(self._row.repeats):
+            others = self._exchange(x)
+            weights = [1.0 - sum(self._row.others[j] for j in others), *(self._row.others[j] for j in others)]
+            terms = torch.stack([x, *others.values()])
+            x = torch.logsumexp(terms + terms.new_tensor(weights).log()[:, None], dim=0)
+        return x
+
+    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError("a network loses messages; `deployment.check` refuses what can't stand that")
+
+    def _exchange(self, x: Tensor) -> Mapping[int, Tensor]:
+        """What has come from neighbours, as they get x."""
+        if not self._row.others:
+            return {}
+        self.floats_sent += len(self._row.others) * x.numel()
+        begun = time.perf_counter()
+        found = self._links.exchange(self.t, self._call, x, self._row.others)
+        self.exchange_seconds += time.perf_counter() - begun
+        self._call += 1
+        self.alone.fill_(not found)
+        return {j: numbers.to(x.device) for j, numbers in found.items()}
+
+
+class NetworkEngine:
+    """Hosts one device."""
+
+    def __init__(self, mixing: Mixing, number: int, links: Links, device: torch.device) -> None:
+        self.K, self.rows = mixing.K, torch.tensor([number], device=device)
+        self.last: NetworkMix | None = None
+        self._mixing, self._number, self._links, self._device = mixing, number, links, device
+        self._static = self._row(mixing.at(0)) if mixing.static else None
+
+    @property
+    def stride(self) -> int:
+        """The most rounds from one exchange with a neighbour to the next, in the first of them."""
+        if self._static is not None:
+            return 1
+        met: dict[int, list[int]] = {}
+        for t in range(LOOKED_AT):
+            for j in self._row(self._mixing.at(t)).others:
+                met.setdefault(j, [0]).append(t)
+        return max((later - sooner for some in met.values() for sooner, later in pairwise(some)), default=1) or 1
+
+    def mix(self, t: int) -> NetworkMix:
+        self.last = NetworkMix(self._static or self._row(self._mixing.at(t)), t, self._links, self._device)
+        return self.last
+
+    def _row(self, W: csr_array) -> Row:
+        row = W[[self._number]].tocoo()
+        weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w != 0}
+        own = weights.pop(self._number, 0.0)
+        return Row(own, weights, self._mixing.repeats)
+
+
+class OneDevice:
+    """The process of one device: of all that there is to know it knows its own."""
+
+    rank, size, K = 0, 1, 1
+
+    def __init__(self, number: int, links: Links) -> None:
+        self.rows, self._number, self._links = torch.tensor([number]), number, links
+        self.made: NetworkEngine | None = None
+
+    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> NetworkEngine:
+        self.made = NetworkEngine(mixing, self._number, self._links, device)
+        return self.made
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def total(self, x: Tensor) -> Tensor:
+        return x
+
+    def texts(self, text: str) -> list[str]:
+        return [text]
+
+    def earliest(self, found: Diverged | None) -> Diverged | None:
+        return found

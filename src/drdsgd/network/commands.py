@@ -1,0 +1,139 @@
+"""`drdsgd network ...` and `drdsgd node`: real devices, from the command line."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from drdsgd.errors import InputError
+from drdsgd.experiment import Experiment
+from drdsgd.network import deployment
+from drdsgd.network.deployment import Place
+
+__all__ = ["init", "join", "sign", "status"]
+
+
+def init(
+    given: dict[str, Any], out: Path, hosts: Path | None, port: int, *, own_data: bool, **settings: Any
+) -> list[Place]:
+    """Make a deployment of the experiment with these fields; the devices that it has."""
+    where = deployment.places(hosts) if hosts is not None else None
+    if where is not None:
+        given = {"devices": len(where), **given}
+    with tempfile.TemporaryDirectory() as nothing:
+        if own_data:
+            if "dataset" in given:
+                raise InputError(f"--dataset {given['dataset']}: with --own-data every device has a folder of its own")
+            given = {"reference": "uniform", **given, "dataset": nothing}
+            if settings.get("classes") is None:
+                raise InputError("--classes: with --own-data, say how many classes all devices' data have together")
+        e = Experiment(**given)
+        if where is None:
+            if not 0 < port <= 65536 - e.devices:
+                raise InputError(f"--port {port}: the devices listen at this one and the {e.devices - 1} after it")
+            where = [Place(f"device-{i}", f"127.0.0.1:{port + i}") for i in range(e.devices)]
+        deployment.make(e, out, where, own_data=own_data, **settings)
+    return where
+
+
+def join(path: Path) -> Path:
+    """Make a key for a device, which stays here, and a request to sign it; where that is."""
+    from drdsgd.network import certificates
+
+    path = deployment.file_of(path)
+    device, folder = deployment.load(path), path.parent
+    if (folder / device.key).exists():
+        raise InputError(f"{folder / device.key} is there already; remove it, and its certificate, for a new one")
+    key = certificates.make_key()
+    asked = folder / f"{device.name}.csr"
+    certificates.write(asked, certificates.request(device.name, Place(device.name, device.address).host, key))
+    certificates.write(folder / device.key, key)
+    return asked
+
+
+def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
+    """Sign requests, or renew certificates, of a deployment's devices; the new certificates.
+
+    A key of a device that asks with a key of its own is removed here: it is no longer used.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from drdsgd.network import certificates
+
+    authority = certificates.open_authority(folder / "ca.key", folder / "ca.pem")
+    known = {}
+    for path in deployment.devices(folder):
+        device = deployment.load(path)
+        known[device.name] = device, path.parent
+    written = []
+    for file in files:
+        request = None
+        if file.suffix == ".csr":
+            request = certificates.read_request(file)
+            name, public = certificates.name_of(request), request.public_key()
+        else:
+            old = certificates.read_certificate(file)
+            if not authority.signed(old):
+                raise InputError(f"{file} was not signed by the authority of {folder}")
+            name, public = certificates.name_of(old), old.public_key()
+        if name not in known:
+            raise InputError(f"{file} names {name!r}, which is no device of {folder}")
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise InputError(f"{file} has a key of another kind than `drdsgd network join` makes")
+        device, where = known[name]
+        host = Place(name, device.address).host
+        certificates.write(where / device.certificate, authority.sign(name, host, public, days))
+        if request is not None and file.resolve().parent != where.resolve():
+            (where / device.key).unlink(missing_ok=True)
+        written.append(where / device.certificate)
+    return written
+
+
+def status(path: Path) -> list[dict[str, Any]]:
+    """What is known of the devices of a deployment, or of one: state, round, neighbours, certificate."""
+    files = deployment.devices(path) if path.is_dir() and not (path / deployment.FILE).exists() else None
+    return [_of_one(file) for file in files or [deployment.file_of(path)]]
+
+
+def _of_one(file: Path) -> dict[str, Any]:
+    from drdsgd.network import certificates
+
+    device, folder = deployment.load(file), file.parent
+    found: dict[str, Any] = {"name": device.name, "state": "not started", "round": None, "neighbours": {}}
+    try:
+        found |= json.loads((folder / device.out / "status.json").read_bytes())
+        if found["state"] in ("running", "waiting for neighbours"):
+            if not _at_work(folder / device.out):
+                found["state"] = "not running"
+            elif (silent := time.time() - found["time"]) > 60:
+                found["state"] += f", silent for {silent:.0f} s"
+    except (FileNotFoundError, ValueError):
+        pass
+    certificate = folder / device.certificate
+    if certificate.exists():
+        until = certificates.expires(certificates.read_certificate(certificate))
+        left = until - datetime.now(UTC)
+        days = left.total_seconds() / 86400
+        found["certificate"] = f"{until:%Y-%m-%d}, " + (f"in {days:.0f} days" if days > 0 else "expired")
+    else:
+        found["certificate"] = "none"
+    return found
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether a process holds the folder of a run."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)

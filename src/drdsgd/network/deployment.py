@@ -1,0 +1,263 @@
+"""A deployment: a folder with an authority and, for every device, a folder of its own to be taken to its host.
+
+DIR/ca.pem, DIR/ca.key           the authority; its key stays with whoever runs the deployment
+DIR/NAME/device.toml             who the device is, its neighbours, the experiment
+DIR/NAME/device.key, device.pem  its key and certificate
+DIR/NAME/ca.pem                  whom it believes
+DIR/NAME/data/                   its data, if it has data of its own
+DIR/NAME/run/                    what `drdsgd node` writes there
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from drdsgd.errors import InputError, one_line
+from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
+from drdsgd.files import write_text
+from drdsgd.options import DATASETS, GRAPHS
+
+__all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
+
+FILE = "device.toml"
+_NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+_ADDRESS = r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}"
+Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
+Address = Annotated[str, Field(pattern=f"^{_ADDRESS}$")]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+
+
+class Neighbour(BaseModel):
+    """A device at the other end of a link: its number in the graph, the name in its certificate, where it listens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    number: Annotated[int, Field(ge=0)]
+    name: Name
+    address: Address
+
+
+class Device(BaseModel):
+    """What a device.toml says. Paths are those of files beside it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    deployment: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    number: Annotated[int, Field(ge=0)]
+    name: Name
+    address: Address
+    """where neighbours reach it"""
+    listen: Address | None = None
+    """where it listens, if that is another, as behind a gateway"""
+    ca: str = "ca.pem"
+    certificate: str = "device.pem"
+    key: str = "device.key"
+    out: str = "run"
+    deadline: Seconds = 30.0
+    """seconds to wait for a neighbour in an exchange"""
+    patience: Seconds = 60.0
+    """seconds to wait for all neighbours before the first round"""
+    staleness: Annotated[int, Field(ge=0)] = 0
+    """rounds that a neighbour's model may be old; 0: every round waits for all"""
+    metrics: Address | None = None
+    """where Prometheus finds its metrics"""
+    scouting: bool = False
+    """whether to look for others, and be found, on the local network"""
+    own_data: bool = False
+    """whether the experiment's data set is a folder with the one file of this device"""
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """of all devices' own data"""
+    mean_samples: Annotated[float, Field(gt=0)] | None = None
+    """training samples of the average device, where devices count by their samples"""
+    neighbours: list[Neighbour]
+    experiment: dict[str, Any]
+
+
+class Place(NamedTuple):
+    """A device's name, and where it listens."""
+
+    name: str
+    address: str
+
+    @property
+    def host(self) -> str:
+        """Its address without the port.
+
+        >>> Place("a", "[::1]:7447").host
+        '::1'
+        """
+        return self.address.rpartition(":")[0].strip("[]")
+
+
+def places(path: Path) -> list[Place]:
+    """The devices in a file with a line `NAME HOST:PORT` for each, in the order of the graph's nodes."""
+    try:
+        lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--hosts {path}: {one_line(error)}") from None
+    found = []
+    for number, words in enumerate(lines, start=1):
+        if not words:
+            continue
+        if len(words) != 2 or not re.fullmatch(_NAME, words[0]) or not re.fullmatch(_ADDRESS, words[1]):
+            raise InputError(
+                f"--hosts {path} line {number}: write a name (a-z, 0-9, . and -) and HOST:PORT, such as "
+                "clinic-a 10.0.0.5:7447"
+            )
+        found.append(Place(*words))
+    _check_distinct(found, f"--hosts {path}")
+    return found
+
+
+def _check_distinct(found: Sequence[Place], where: str) -> None:
+    for what, all_ in (("name", [p.name for p in found]), ("address", [p.address for p in found])):
+        twice = [one for one in all_ if all_.count(one) > 1]
+        if twice:
+            raise InputError(f"{where}: two devices have the {what} {twice[0]}; each needs its own")
+
+
+def check(e: Experiment) -> None:
+    """Refuse an experiment that can't go over links that may lose a message, and say why."""
+    from drdsgd import methods
+    from drdsgd.algorithms import Algorithm
+
+    algorithm = make_algorithm(e)
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(f"--algorithm {e.algorithm}: it has a server, and a network of devices has none")
+    graph = make_graph(e)
+    if graph.is_directed():
+        raise InputError(f"--graph {e.graph}: a link of a network goes both ways; use an undirected graph")
+    algorithm.check(make_mixing(e, graph))
+    if algorithm.optimizer.keeps:
+        name = methods.parts_of(e.algorithm, e.objective, e.optimizer)[1]
+        cure = "--compression none" if e.compression else "--optimizer dsgd, momentum or quasi-global-momentum"
+        raise InputError(
+            f"{name} over a network: a lost message would spoil {algorithm.optimizer.keeps} for good; use {cure}"
+        )
+
+
+def make(
+    e: Experiment,
+    out: Path,
+    where: Sequence[Place],
+    *,
+    days: float,
+    keys: bool = True,
+    own_data: bool = False,
+    metrics_port: int | None = 9450,
+    **settings: Any,
+) -> None:
+    """Write the folder of a deployment. `settings` are further fields of `Device`, the same for all.
+
+    Without `keys` every device has to ask for its certificate (`join`), with a key that only it has.
+    """
+    from drdsgd.network import certificates
+
+    check(e)
+    _check_distinct(where, "the devices")
+    if len(where) != e.devices:
+        raise InputError(f"--devices {e.devices}: there are addresses for {len(where)}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"--out {out}: there is something already; use another folder")
+    graph, deployment = make_graph(e), secrets.token_hex(8)
+    authority = certificates.make_authority(deployment, days)
+    fields = e.model_dump(exclude_none=True, exclude={"threads"})
+    if own_data:
+        fields["dataset"] = "data"
+    elif e.dataset not in DATASETS:
+        fields["dataset"] = str(Path(e.dataset).resolve())
+    graph_file = None if e.graph in GRAPHS else Path(e.graph)
+    if graph_file is not None:
+        fields["graph"] = f"graph{graph_file.suffix}"
+    local = len({place.host for place in where}) == 1
+    for number, place in enumerate(where):
+        metrics = None if metrics_port is None else f"127.0.0.1:{metrics_port + (number if local else 0)}"
+        device = Device(
+            deployment=deployment,
+            number=number,
+            name=place.name,
+            address=place.address,
+            metrics=metrics,
+            own_data=own_data,
+            neighbours=[
+                Neighbour(number=j, name=where[j].name, address=where[j].address)
+                for j in sorted(graph.neighbors(number))
+            ],
+            experiment=fields,
+            **settings,
+        )
+        folder = out / place.name
+        folder.mkdir(parents=True)
+        if own_data:
+            (folder / "data").mkdir()
+        if graph_file is not None:
+            shutil.copyfile(graph_file, folder / fields["graph"])
+        certificates.write(folder / device.ca, authority.certificate)
+        if keys:
+            key = certificates.make_key()
+            certificates.write(folder / device.key, key)
+            signed = authority.sign(place.name, place.host, key.public_key(), days)
+            certificates.write(folder / device.certificate, signed)
+        write_text(folder / FILE, tomli_w.dumps(device.model_dump(exclude_none=True)))
+    certificates.write(out / "ca.key", authority.key)
+    certificates.write(out / "ca.pem", authority.certificate)
+
+
+def load(path: Path) -> Device:
+    """The device that a device.toml describes, or that of a folder with one in it."""
+    path = file_of(path)
+    try:
+        return Device(**tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}; drdsgd network init makes one for every device") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {one_line(error)}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise InputError(f"{path}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def file_of(path: Path) -> Path:
+    """The device.toml that a path means: itself, or the one in a folder."""
+    return path / FILE if path.is_dir() else path
+
+
+def devices(folder: Path) -> list[Path]:
+    """The device.toml files of a deployment, by the devices' numbers."""
+    found = [path for path in folder.glob(f"*/{FILE}") if path.is_file()]
+    if not found:
+        raise InputError(f"{folder} is no deployment: no folder in it has a {FILE}; make one with drdsgd network init")
+    return sorted(found, key=lambda path: load(path).number)
+
+
+def experiment_of(device: Device, folder: Path, threads: int | None = None) -> Experiment:
+    """The experiment that a device takes part in; files that it names lie in the device's folder."""
+    fields = dict(device.experiment)
+    for name, known in (("dataset", DATASETS), ("graph", GRAPHS), ("data_dir", ())):
+        value = fields.get(name)
+        if isinstance(value, str) and value not in known:
+            fields[name] = str(folder / value)
+    if threads is not None:
+        fields["threads"] = threads
+    try:
+        e = Experiment(**fields)
+        check(e)
+    except InputError as error:
+        raise InputError(f"{folder / FILE}: {error}") from None
+    graph = make_graph(e)
+    said = sorted(n.number for n in device.neighbours)
+    if device.number >= e.devices or said != sorted(graph.neighbors(device.number)):
+        raise InputError(
+            f"{folder / FILE}: the neighbours of device {device.number} are {said}, but not in the experiment's graph"
+        )
+    return e

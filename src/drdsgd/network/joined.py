@@ -1,0 +1,105 @@
+"""The records of a network's devices as one run's folder, which the report and all else can read.
+
+Nobody on a network sees the mean of all models, so `consensus` is what devices have: their own models, as `local`. The
+consensus distance is what devices could see of it, `sum_j W_ij |x_i - x_j|^2` between the models that they exchanged. A
+device that was away in a round counts as it was last seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drdsgd import records
+from drdsgd.errors import InputError
+from drdsgd.experiment import make_graph, make_mixing
+from drdsgd.graphs import layout
+from drdsgd.metrics import Accuracy, Metrics
+from drdsgd.mixing import rho_over_time
+from drdsgd.network import deployment
+from drdsgd.records import Folder, Network
+
+__all__ = ["is_deployment", "join"]
+
+
+def is_deployment(path: Path) -> bool:
+    """Whether a folder is that of a deployment."""
+    return path.is_dir() and any(path.glob(f"*/{deployment.FILE}"))
+
+
+def join(folder: Path) -> Path:
+    """Write the run that a deployment's devices have made together to `folder`/joined, and say where that is.
+
+    What of devices' folders is not there is left out, as long as one of each device's records is.
+    """
+    found: dict[int, tuple[Folder, dict[str, Any]]] = {}
+    for path in deployment.devices(folder):
+        device = deployment.load(path)
+        record = Folder(path.parent / device.out)
+        if not record.config.exists():
+            raise InputError(
+                f"{device.name} has not run: there is no {record.config}; bring its folder here, or start it"
+            )
+        found[device.number] = record, json.loads((record.path / "device.json").read_bytes())
+    first = records.read_config(found[min(found)][0].config)
+    # a graph file lies beside each device.toml
+    if sorted(found) != list(range(first.devices)):
+        lost = min({*range(first.devices)} - {*found})
+        raise InputError(f"{folder} has no record of device {lost}; bring its folder here")
+    graph = make_graph(first)
+    positions = layout(graph)
+    target = Folder(folder / "joined")
+    about = [found[i][1] for i in range(first.devices)]
+    network = Network(
+        edges=[(int(i), int(j)) for i, j in graph.edges],
+        positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(first.devices)],
+        label_counts=[one["label_counts"] for one in about],
+        rho=rho_over_time(make_mixing(first, graph)),
+        data_sha256=hashlib.sha256("".join(one["data_sha256"] for one in about).encode()).hexdigest(),
+    )
+    joined = _joined([records.read_metrics(found[i][0].metrics) for i in range(first.devices)])
+    if not joined:
+        raise InputError(f"no device of {folder} has been evaluated yet; wait a little")
+    target.path.mkdir(exist_ok=True)
+    target.start(first, network)
+    target.metrics.unlink(missing_ok=True)
+    for metrics in joined:
+        target.append(metrics)
+    states = {found[i][0].status for i in range(first.devices)}
+    target.summary.unlink(missing_ok=True)
+    if "diverged" in states:
+        target.finish("diverged", "a device diverged")
+    elif states == {"finished"}:
+        target.finish("finished", "")
+    return target.path
+
+
+def _joined(devices: Sequence[Sequence[Metrics]]) -> list[Metrics]:
+    """One line per round that any device has evaluated, once all have been seen."""
+    lines = []
+    for t in sorted({m.round for one in devices for m in one}):
+        last = [[m for m in one if m.round <= t] for one in devices]
+        if not all(last):
+            continue
+        lines.append(_together(t, [some[-1] for some in last]))
+    return lines
+
+
+def _together(t: int, seen: Sequence[Metrics]) -> Metrics:
+    accuracy = Accuracy.over([m.local.per_device[0] for m in seen])
+    classes = zip(*(m.per_class for m in seen), strict=True)
+    per_class = [[value for value in some if value is not None] for some in classes]
+    return Metrics(
+        round=t,
+        consensus=accuracy,
+        local=accuracy,
+        per_class=[sum(some) / len(some) if some else None for some in per_class],
+        consensus_distance=sum(m.consensus_distance for m in seen) / len(seen),
+        train_loss=sum(m.train_loss for m in seen) / len(seen),
+        weights=[m.weights[0] for m in seen],
+        floats_sent=sum(m.floats_sent for m in seen),
+        seconds=max(m.seconds for m in seen),
+    )

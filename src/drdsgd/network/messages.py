@@ -1,0 +1,105 @@
+"""What goes over a link, and the checks on what comes: nothing of a message is believed.
+
+A message is a header of 32 bytes and a payload. The header says which version of the format it has, what kind of
+message it is, who sends it, which round and which exchange within the round it belongs to, the type of its numbers
+and how many there are:
+
+    HELLO   I am at this round of this run: 32 bytes that are the same for all who run the same thing
+    DATA    my numbers
+    YES     I have your numbers, and use them if you have mine
+    NO      I do not have them, and have ceased to wait
+
+    magic 4 | version 1 | kind 1 | type 1 | zero 1 | sender 4 | round 8 | call 4 | numbers 8      in network byte order
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["HEADER_BYTES", "Header", "Kind", "Refused", "pack", "unpack", "values"]
+
+MAGIC, VERSION = b"drds", 1
+_FORMAT = struct.Struct("!4sBBBBIQIQ")
+HEADER_BYTES = _FORMAT.size
+DIGEST_BYTES = 32
+_TYPES = {torch.float32: 1, torch.float64: 2}
+
+
+class Kind(IntEnum):
+    """What a message is for."""
+
+    HELLO = 1
+    DATA = 2
+    YES = 3
+    NO = 4
+
+
+class Refused(ValueError):
+    """A message that is not what it should be; says in a few words why."""
+
+
+class Header(NamedTuple):
+    """What a message says of itself."""
+
+    kind: Kind
+    sender: int
+    round: int
+    call: int = 0
+    numbers: int = 0
+
+
+def pack(header: Header, dtype: torch.dtype) -> bytes:
+    """The header as bytes.
+
+    >>> len(pack(Header(Kind.DATA, sender=3, round=7, numbers=10), torch.float32))
+    32
+    """
+    kind, sender, round, call, numbers = header
+    return _FORMAT.pack(MAGIC, VERSION, kind, _TYPES[dtype], 0, sender, round, call, numbers)
+
+
+def unpack(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int) -> Header:
+    """The header in `data` of a message with a payload of so many bytes, which should come from `sender`.
+
+    It may have at most so many numbers. A `Refused` says what is wrong with it.
+
+    >>> sent = pack(Header(Kind.DATA, sender=3, round=7, numbers=2), torch.float32)
+    >>> unpack(sent, 8, sender=3, dtype=torch.float32, most=10).round
+    7
+    >>> unpack(sent, 9, sender=3, dtype=torch.float32, most=10)
+    Traceback (most recent call last):
+    drdsgd.network.messages.Refused: wrong length
+    """
+    if len(data) != HEADER_BYTES:
+        raise Refused("no header")
+    magic, version, kind, kind_of_number, zero, who, round, call, numbers = _FORMAT.unpack(data)
+    if magic != MAGIC or zero != 0 or kind not in Kind.__members__.values():
+        raise Refused("no header")
+    if version != VERSION:
+        raise Refused("another version")
+    if who != sender:
+        raise Refused("another sender")
+    if kind_of_number != _TYPES[dtype]:
+        raise Refused("another type of numbers")
+    if numbers > most or (numbers > 0) != (kind == Kind.DATA):
+        raise Refused("another number of numbers")
+    if length != {Kind.HELLO: DIGEST_BYTES, Kind.DATA: numbers * dtype.itemsize}.get(kind, 0):
+        raise Refused("wrong length")
+    return Header(Kind(kind), who, round, call, numbers)
+
+
+def values(payload: bytes, dtype: torch.dtype) -> Tensor:
+    """The numbers in a payload; a `Refused` if one of them is not finite.
+
+    >>> values(torch.tensor([1.0, 2.0]).numpy().tobytes(), torch.float32)
+    tensor([1., 2.])
+    """
+    found = torch.frombuffer(bytearray(payload), dtype=dtype)  # a copy that may be written to
+    if not found.isfinite().all():
+        raise Refused("not finite")
+    return found

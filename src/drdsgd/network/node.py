@@ -1,0 +1,289 @@
+"""One device: the same rounds as everywhere, with its own data, and neighbours that may be late, gone or hostile."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from drdsgd import checkpoint
+from drdsgd import data as data_
+from drdsgd.algorithms import Algorithm
+from drdsgd.data import Devices
+from drdsgd.engines.network import NetworkEngine, OneDevice
+from drdsgd.errors import Diverged, InputError, Interrupted
+from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.files import write_text
+from drdsgd.flat import Flat
+from drdsgd.metrics import Metrics
+from drdsgd.network import certificates, monitor
+from drdsgd.network.deployment import Device, experiment_of, file_of, load
+from drdsgd.network.links import BEHIND, Links
+from drdsgd.network.transport import Transport
+from drdsgd.objectives import Hosted
+from drdsgd.records import Folder, Status
+from drdsgd.round import init
+from drdsgd.runs import OF_A_MACHINE, check_device, stop_requests
+from drdsgd.training import Progress, trajectory
+
+__all__ = ["Outcome", "run"]
+
+CPU = torch.device("cpu")
+Watch = Callable[[Progress, list[str]], None]
+
+
+class Outcome(NamedTuple):
+    """How a device's run ended."""
+
+    status: Status
+    folder: Path
+    progress: Progress | None
+
+
+def run(
+    path: Path,
+    *,
+    threads: int | None = None,
+    watch: Watch = lambda progress, missing: None,
+    waiting: Callable[[list[str]], None] = lambda missing: None,
+    stop: Callable[[], bool] = lambda: False,
+    speak: bool = False,
+    in_own_process: bool = True,
+) -> Outcome:
+    """Run the device of a device.toml to the end of its experiment, or go on where it was.
+
+    `watch` sees every round, with the names of neighbours that did not take part in its last exchange; `waiting` the
+    names of those that are not there yet. With `speak` the log goes to the standard error output as well. A process
+    that has several devices, or other uses for its output, is not the device's own.
+    """
+    path = file_of(path)
+    device, folder = load(path), path.parent
+    e = experiment_of(device, folder, threads)
+    record = Folder(folder / device.out)
+    with ExitStack() as stack:
+        stack.enter_context(record.lock())
+        if record.config.exists():
+            _check_same(record, e)
+        if record.status != "unfinished":
+            return Outcome(record.status, record.path, None)
+        expires = _check_certificate(device, folder)
+        log = monitor.Journal(record.path / "log.jsonl", device.name, sys.stderr if speak else None)
+        stack.callback(log.close)
+        data, mean = _data(device, e, folder)
+        data = data.to(check_device(e.device))
+        if in_own_process:
+            stack.enter_context(monitor.carrier_log(log))
+        model = make_model(e, data)
+        flat = Flat(model)
+        most = max(flat.d, e.devices)
+        transport = Transport(device, folder, most * flat.dtype.itemsize, log)
+        stack.callback(transport.close)
+        links = Links(
+            device.number, {n.number: n.name for n in device.neighbours},
+            send=transport.send, digest=_digest(device, flat), dtype=flat.dtype, size=flat.d, most=most,
+            rounds=e.rounds, deadline=device.deadline, staleness=device.staleness, log=log,
+        )  # fmt: skip
+        status = monitor.Status(device, e.rounds, links, record.path / "status.json", expires)
+        if device.metrics is not None:
+            stack.enter_context(monitor.serve(device.metrics, status.to_prometheus))
+        member = Member(device, e, record, data, mean, model, links, status, log)
+        asked = stack.enter_context(stop_requests())
+        transport.attach(links)
+        return member.go(watch, waiting, lambda: asked() or stop())
+
+
+@dataclasses.dataclass
+class Member:
+    """A device that is connected, with all that it needs."""
+
+    device: Device
+    e: Experiment
+    record: Folder
+    data: Devices
+    mean: float
+    model: torch.nn.Module
+    links: Links
+    status: monitor.Status
+    log: monitor.Journal
+    behind: int = BEHIND
+    """rounds that it may be behind its neighbours"""
+
+    def go(self, watch: Watch, waiting: Callable[[list[str]], None], stop: Callable[[], bool]) -> Outcome:
+        """From the start, or from where it was, to the end."""
+        e, links, status = self.e, self.links, self.status
+        ranks = OneDevice(self.device.number, links)
+        self.behind = BEHIND * NetworkEngine(make_mixing(e, make_graph(e)), self.device.number, links, CPU).stride
+        progress = checkpoint.load(self.record.checkpoint, ranks, e.device)
+        t = 0 if progress is None else progress.state.t
+        links.begin(t)
+        status.round = t
+        status.write(now=True)
+        self.log("started", round=t, rounds=e.rounds)
+        missing = self._meet(waiting, stop)
+        if missing:
+            self.log("goes on without", neighbours=missing)
+        progress = self._caught_up(t, progress)
+        self._begin_record(progress)
+        status.state = "running"
+        try:
+            while (progress is None or progress.state.t < e.rounds) and not stop():
+                progress = self._rounds(ranks, progress, watch, stop)
+        except Diverged as error:
+            self.record.finish("diverged", str(error))
+            self._end("diverged", why=str(error))
+            raise
+        if progress is None or progress.state.t < e.rounds:
+            self._end("stopped")
+            raise Interrupted(f"stopped after round {status.round} of {e.rounds}")
+        self.record.finish("finished", "")
+        links.leave(e.rounds, self.device.deadline)
+        self._end("finished")
+        return Outcome("finished", self.record.path, progress)
+
+    def _meet(self, waiting: Callable[[list[str]], None], stop: Callable[[], bool]) -> list[str]:
+        left = self.device.patience
+        while True:
+            missing = self.links.meet(min(left, 1.0))
+            self.status.write()
+            left -= 1.0
+            if not missing or left <= 0 or stop():
+                return missing
+            waiting(missing)
+
+    def _caught_up(self, t: int, progress: Progress | None) -> Progress | None:
+        """Where neighbours have gone on without it, a device that comes back takes the newest model and round."""
+        if (there := self.links.furthest()) <= t + self.behind:
+            return progress
+        newest = self.links.newest_model(there, 2 * self.device.deadline)
+        if newest is None:
+            self.log("found no newer model", round=t, furthest=there)
+            return progress
+        round, theta = newest
+        algorithm = make_algorithm(self.e)
+        assert isinstance(algorithm, Algorithm)  # `deployment.check` has refused the others
+        share = (self.data.train.sizes.double() / self.mean if self.e.reference == "samples" else torch.ones(1)).to(
+            theta
+        )
+        hosted = Hosted(share, torch.tensor([self.device.number]), self.e.devices)
+        state = init(algorithm, theta[None].clone(), hosted)._replace(t=round)
+        self.log("took a neighbour's model", round=round, before=t)
+        before = progress or Progress(state, 0, 0.0, None)
+        return before._replace(state=state, metrics=None)
+
+    def _rounds(self, ranks: OneDevice, progress: Progress | None, watch: Watch, stop: Callable[[], bool]) -> Progress:
+        """Rounds, to the end or until it is to stop or has fallen behind; then it goes on at its neighbours' round."""
+        e, links, status = self.e, self.links, self.status
+        steps = trajectory(
+            self.model, self.data, make_mixing(e, make_graph(e)), make_algorithm(e),
+            rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
+            reference="uniform" if e.reference == "uniform" else self.mean,
+            execution=e.execution, threads=e.threads, start=progress, ranks=ranks,
+        )  # fmt: skip
+        for progress in steps:
+            t = progress.state.t
+            links.begin(t)
+            if progress.metrics is not None:
+                status.metrics = self._seen(progress.metrics, ranks)
+                self.record.append(status.metrics)
+            status.round, status.progress = t, progress
+            status.write()
+            watch(progress if progress.metrics is None else progress._replace(metrics=status.metrics), self._missing())
+            stopping = stop()
+            # only after the metrics: a checkpoint promises that all lines up to its round are there
+            if stopping or t % e.checkpoint_every == 0 or t == e.rounds:
+                checkpoint.save(self.record.checkpoint, progress, ranks)
+            if stopping:
+                break
+            if t < e.rounds and (there := min(links.furthest(), e.rounds)) > t + self.behind:
+                self.log("fell behind and goes on at its neighbours' round", round=there, before=t)
+                return progress._replace(state=progress.state._replace(t=there))
+        assert progress is not None
+        return progress
+
+    def _seen(self, metrics: Metrics, ranks: OneDevice) -> Metrics:
+        """The metrics, with how far this device's model was from its neighbours' as the distance that it can see."""
+        last = ranks.made.last if ranks.made is not None else None
+        return dataclasses.replace(metrics, consensus_distance=0.0 if last is None else last.disagreement)
+
+    def _missing(self) -> list[str]:
+        return [box.name for box in self.links.boxes.values() if not (box.alive and box.introduced) or box.cut]
+
+    def _begin_record(self, progress: Progress | None) -> None:
+        record = self.record
+        if not record.config.exists():
+            write_text(record.config, self.e.to_toml())
+            counts = torch.bincount(self.data.train.y.cpu(), minlength=self.data.classes).tolist()
+            about = {
+                "deployment": self.device.deployment,
+                "number": self.device.number,
+                "name": self.device.name,
+                "label_counts": counts,
+                "data_sha256": hashlib.sha256(self.data.checksums().numpy().tobytes()).hexdigest(),
+            }
+            write_text(record.path / "device.json", json.dumps(about, indent=1))
+        record.rewind(-1 if progress is None else progress.state.t, self.e, gaps=True)
+
+    def _end(self, state: str, **about: object) -> None:
+        self.status.state = state
+        self.status.write(now=True)
+        self.log(state, round=self.status.round, **about)
+
+
+def _check_same(record: Folder, e: Experiment) -> None:
+    from drdsgd.runs import check_unchanged
+
+    check_unchanged(record, {name: value for name, value in e.model_dump().items() if name not in ("dataset", "graph")})
+
+
+def _check_certificate(device: Device, folder: Path) -> datetime:
+    """When the device's certificate expires; refuses one that does not fit, and says what to do."""
+    certificate = certificates.read_certificate(folder / device.certificate)
+    until = certificates.expires(certificate)
+    if not (folder / device.key).exists():
+        raise InputError(f"there is no key {folder / device.key}; make one with drdsgd network join")
+    if (name := certificates.name_of(certificate)) != device.name:
+        raise InputError(f"{folder / device.certificate} is the certificate of {name}, not of {device.name}")
+    if until <= datetime.now(UTC):
+        raise InputError(
+            f"the certificate {folder / device.certificate} expired on {until:%Y-%m-%d %H:%M} UTC; "
+            "whoever has the authority's key renews it with drdsgd network sign"
+        )
+    return until
+
+
+def _data(device: Device, e: Experiment, folder: Path) -> tuple[Devices, float]:
+    """The device's data, and the training samples of the average device."""
+    if not device.own_data:
+        everybody = make_data(e)  # for trying it out: everybody could see all
+        return everybody.of([device.number]), float(everybody.train.sizes.double().mean())
+    where = Path(e.dataset)
+    files = list(where.glob("*.npz"))
+    if len(files) != 1:
+        raise InputError(f"{where} has {len(files)} .npz files; put the one of this device there")
+    data = data_.from_folder(where)
+    if device.classes is None:
+        raise InputError(f"{folder / 'device.toml'}: classes: say how many classes all devices' data have together")
+    if data.classes > device.classes:
+        raise InputError(f"{files[0]} has a label {data.classes - 1}, but classes is {device.classes} in device.toml")
+    if e.reference == "samples" and device.mean_samples is None:
+        raise InputError(
+            f"{folder / 'device.toml'}: mean_samples: devices count by their samples, so say how many the average "
+            'device has, the same on all; or set reference = "uniform" in [experiment]'
+        )
+    return dataclasses.replace(data, classes=device.classes), device.mean_samples or 1.0
+
+
+def _digest(device: Device, flat: Flat) -> bytes:
+    """What all devices of a run have in common: the deployment, the experiment, the first model."""
+    said = {name: value for name, value in device.experiment.items() if name not in (*OF_A_MACHINE, "dataset")}
+    digest = hashlib.sha256(json.dumps([device.deployment, said], sort_keys=True).encode())
+    digest.update(flat.row().cpu().numpy().tobytes())
+    return digest.digest()

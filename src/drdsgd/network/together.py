@@ -1,0 +1,73 @@
+"""All devices of a deployment on this machine, each a process: for trying it out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from drdsgd.errors import Died, InputError, Interrupted
+from drdsgd.network import deployment
+from drdsgd.records import Folder
+from drdsgd.runs import stop_requests
+
+__all__ = ["run"]
+
+
+def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: None) -> None:
+    """Start every device's process and wait for all; `watch` sees the rounds of all devices together."""
+    paths = deployment.devices(folder)
+    found = [deployment.load(path) for path in paths]
+    for path, device in zip(paths, found, strict=True):
+        deployment.experiment_of(device, path.parent)
+    outputs = [path.parent / "output.txt" for path in paths]
+    processes = []
+    with stop_requests() as asked:
+        try:
+            for path, output in zip(paths, outputs, strict=True):
+                with output.open("w") as file:
+                    processes.append(
+                        subprocess.Popen(
+                            [sys.executable, "-P", "-m", "drdsgd", "node", str(path), "--threads", "1"],
+                            stdin=subprocess.DEVNULL,
+                            stdout=file,
+                            stderr=subprocess.STDOUT,
+                            # a Ctrl-C is for this process, which tells the others
+                            start_new_session=True,
+                        )
+                    )
+            told = False
+            while any(process.poll() is None for process in processes):
+                if asked() and not told:
+                    told = True
+                    for process in processes:
+                        process.terminate()
+                rounds = [_round(path.parent / device.out) for path, device in zip(paths, found, strict=True)]
+                watch(sum(rounds), f"rounds {min(rounds)} to {max(rounds)}")
+                time.sleep(0.2)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+        if asked():
+            raise Interrupted("stopped")
+    for device, process, output in zip(found, processes, outputs, strict=True):
+        if process.returncode:
+            said = (output.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+            kind = InputError if process.returncode == 2 else Died
+            how = signal.Signals(-process.returncode).name if process.returncode < 0 else f"status {process.returncode}"
+            raise kind(f"{device.name} ended with {how}: {said.removeprefix('drdsgd: ')}")
+
+
+def _round(path: Path) -> int:
+    if Folder(path).summary.exists():
+        return int(json.loads(Folder(path).summary.read_bytes())["final"]["round"])
+    try:
+        return int(json.loads((path / "status.json").read_bytes())["round"])
+    except FileNotFoundError:
+        return 0

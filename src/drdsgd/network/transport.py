@@ -1,0 +1,176 @@
+"""How messages travel: zenoh between peers, over mutual TLS, to and from neighbours only.
+
+A device's messages to a neighbour have a key of their own, `deployment/sender/receiver/...`. Access is denied to all
+but the neighbours, by the name in their certificate, and each may write only the keys that begin with its own name and
+go on with this device's. Nobody is looked for: addresses are given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import zenoh
+
+from drdsgd.errors import InputError, one_line
+from drdsgd.network.deployment import Device
+from drdsgd.network.links import Links, Log
+from drdsgd.network.messages import HEADER_BYTES
+
+__all__ = ["Transport", "configuration"]
+
+# what zenoh needs of a message for itself
+MARGIN_BYTES = 4096
+_ALLOWED_IN = ["put", "liveliness_token"]
+_ALLOWED_TO_ASK = ["declare_subscriber", "declare_liveliness_subscriber", "liveliness_query"]
+
+
+class Transport:
+    """The connections of a device. `send` can be called at once; `attach` says where what comes is to go."""
+
+    def __init__(self, device: Device, folder: Path, most_bytes: int, log: Log) -> None:
+        self._log, self._names = log, {n.name for n in device.neighbours}
+        try:
+            self._session: Any = zenoh.open(
+                zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
+            )
+        except zenoh.ZError as error:
+            raise InputError(
+                f"{device.name} can't listen at {device.listen or device.address}: {one_line(error)}; "
+                "is the address this host's, and free?"
+            ) from error
+        prefix = device.deployment
+        self._publishers = {
+            n.number: self._session.declare_publisher(
+                f"{prefix}/{device.name}/{n.name}/message",
+                congestion_control=zenoh.CongestionControl.BLOCK,
+                express=True,
+            )
+            for n in device.neighbours
+        }
+        self._listener = self._session.info.declare_link_events_listener(self._connection, history=True)
+        self._device, self._prefix, self._subscribers = device, prefix, list[Any]()
+
+    def send(self, j: int, header: bytes, payload: bytes) -> None:
+        """Send to the neighbour j; what can't be sent is lost."""
+        with suppress(zenoh.ZError):
+            self._publishers[j].put(payload, attachment=header)
+
+    def attach(self, links: Links) -> None:
+        """Give what comes to `links`, and let neighbours see that this device is there."""
+        session, me = self._session, self._device.name
+        for n in self._device.neighbours:
+            subscriber = session.declare_subscriber(f"{self._prefix}/{n.name}/{me}/message", _receiver(links, n.number))
+            alive = session.liveliness().declare_subscriber(
+                f"{self._prefix}/{n.name}/{me}/alive", _watcher(links, n.number), history=True
+            )
+            self._subscribers += [subscriber, alive]
+        # only now, so that nothing is sent before it can be received
+        self._tokens = [
+            session.liveliness().declare_token(f"{self._prefix}/{me}/{n.name}/alive") for n in self._device.neighbours
+        ]
+
+    def close(self) -> None:
+        """End all connections."""
+        self._session.close()
+
+    def _connection(self, event: Any) -> None:
+        """Somebody with a certificate of this deployment has connected, or is gone."""
+        who = _authenticated(event.link)
+        if who in self._names:
+            return
+        if event.kind == zenoh.SampleKind.PUT:
+            self._log("stranger kept out", name=who, address=str(event.link.dst), why="not a neighbour's certificate")
+
+
+def _authenticated(link: Any) -> str:
+    """The name in the certificate at the other end of a link, which zenoh's binding shows only as text."""
+    found = re.search(r'auth_identifier: Some\("(.*?)"\)', str(link))
+    return found[1] if found else ""
+
+
+def _receiver(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
+    def receive(sample: zenoh.Sample) -> None:
+        header, payload = sample.attachment, sample.payload
+        known = header is not None and len(header) == HEADER_BYTES  # before anything is copied
+        links.receive(j, header.to_bytes() if header is not None and known else b"", payload.to_bytes, len(payload))
+
+    return receive
+
+
+def _watcher(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
+    def watch(sample: zenoh.Sample) -> None:
+        (links.here if sample.kind == zenoh.SampleKind.PUT else links.gone)(j)
+
+    return watch
+
+
+def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, Any]:
+    """What zenoh is told: where to listen, whom to call, whom to believe, how large a message may be."""
+    prefix, me = device.deployment, device.name
+    rules: list[dict[str, Any]] = []
+    for n in device.neighbours:
+        incoming, outgoing = f"{prefix}/{n.name}/{me}/**", f"{prefix}/{me}/{n.name}/**"
+        for flow, messages, key in (
+            ("ingress", _ALLOWED_IN, incoming),
+            ("egress", _ALLOWED_TO_ASK, incoming),
+            ("egress", _ALLOWED_IN, outgoing),
+            ("ingress", _ALLOWED_TO_ASK, outgoing),
+        ):
+            rules.append(
+                {
+                    "id": f"{n.name} {len(rules)}", "permission": "allow", "flows": [flow], "messages": messages,
+                    "key_exprs": [key],
+                }
+            )  # fmt: skip
+    private, certificate = (str(folder / name) for name in (device.key, device.certificate))
+    lease = int(1000 * min(10.0, max(1.0, device.deadline / 2)))
+    return {
+        "mode": "peer",
+        "listen": {"endpoints": [f"tls/{device.listen or device.address}"], "exit_on_failure": True},
+        "connect": {
+            # one end of a link calls, so that there is one connection
+            "endpoints": [f"tls/{n.address}" for n in device.neighbours if n.number < device.number],
+            "timeout_ms": -1,
+            "exit_on_failure": False,
+            "retry": {"period_init_ms": 100, "period_max_ms": 4000, "period_increase_factor": 2},
+        },
+        "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
+        "scouting": {
+            "multicast": {"enabled": device.scouting},
+            "gossip": {"enabled": device.scouting},
+        },
+        "transport": {
+            "link": {
+                "protocols": ["tls"],
+                "tx": {"lease": lease},
+                "rx": {"max_message_size": most_bytes + MARGIN_BYTES},
+                "tls": {
+                    "root_ca_certificate": str(folder / device.ca),
+                    "enable_mtls": True,
+                    "verify_name_on_connect": True,
+                    "close_link_on_expiration": True,
+                    "listen_private_key": private,
+                    "listen_certificate": certificate,
+                    "connect_private_key": private,
+                    "connect_certificate": certificate,
+                },
+            },
+            "shared_memory": {"enabled": False},
+        },
+        "access_control": {
+            "enabled": True,
+            "default_permission": "deny",
+            "rules": rules,
+            "subjects": [{"id": n.name, "cert_common_names": [n.name]} for n in device.neighbours],
+            "policies": [
+                {"rules": [r["id"] for r in rules if r["id"].rpartition(" ")[0] == n.name], "subjects": [n.name]}
+                for n in device.neighbours
+            ],
+        },
+        "adminspace": {"enabled": False},
+    }

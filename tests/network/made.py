@@ -1,0 +1,126 @@
+"""Networks for tests: links that are joined in memory, and deployments whose devices are threads of this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drdsgd import checkpoint
+from drdsgd.engines.local import Alone
+from drdsgd.errors import Interrupted
+from drdsgd.experiment import Experiment
+from drdsgd.network import deployment, node
+from drdsgd.network.deployment import Place
+from drdsgd.network.links import Links
+from drdsgd.training import Progress
+
+Deliver = Callable[[int, int, bytes], bool]
+SMALL: dict[str, Any] = {
+    "dataset": "synthetic", "devices": 5, "graph": "ring", "rounds": 20, "eval_every": 10, "checkpoint_every": 10,
+    "dtype": "float64", "eta": 0.1, "batch_size": 8, "threads": 1,
+}  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def joined_links(
+    edges: Sequence[tuple[int, int]],
+    *,
+    size: int = 4,
+    deliver: Deliver = lambda i, j, header: True,
+    meet: bool = True,
+    **options: Any,
+) -> dict[int, Links]:
+    """The links of devices that are joined in memory; `deliver(sender, receiver, header)` may lose a message."""
+    numbers = sorted({i for edge in edges for i in edge})
+    neighbours = {i: {j: f"device-{j}" for edge in edges if i in edge for j in edge if j != i} for i in numbers}
+    made: dict[int, Links] = {}
+
+    def sending(i: int) -> Callable[[int, bytes, bytes], None]:
+        def send(j: int, header: bytes, payload: bytes) -> None:
+            if deliver(i, j, header):
+                made[j].receive(i, header, lambda: payload, len(payload))
+
+        return send
+
+    settings = {"digest": b"d" * 32, "dtype": torch.float64, "most": size, "rounds": 100, "deadline": 5.0} | options
+    for i in numbers:
+        made[i] = Links(i, neighbours[i], send=sending(i), size=size, **settings)
+    for i, links in made.items():
+        for j in neighbours[i]:
+            links.here(j)
+    if meet:
+        for links in made.values():
+            links.meet(0.01)
+        assert all(links.meet(0.01) == [] for links in made.values())
+    return made
+
+
+def all_at_once(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What tasks return that run at the same time; the first exception of any is raised."""
+    results: list[Any] = [None] * len(tasks)
+    errors: list[BaseException] = []
+
+    def do(i: int) -> None:
+        try:
+            results[i] = tasks[i]()
+        except BaseException as error:  # it is raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=do, args=(i,)) for i in range(len(tasks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "a device hangs"
+    return results
+
+
+def deploy(out: Path, *, settings: dict[str, Any] | None = None, **fields: Any) -> Experiment:
+    """A deployment on this machine, at ports that are free, and its experiment."""
+    e = Experiment(**(SMALL | fields))
+    where = [Place(f"device-{i}", f"127.0.0.1:{port}") for i, port in enumerate(free_ports(e.devices))]
+    options: dict[str, Any] = {"days": 1.0, "metrics_port": None, "deadline": 20.0, "patience": 20.0}
+    deployment.make(e, out, where, **(options | (settings or {})))
+    return e
+
+
+def play(folder: Path, watch: Callable[[int, Progress], None] = lambda i, progress: None) -> list[node.Outcome | None]:
+    """Run all devices of a deployment, each in a thread, to the end; None for one that was stopped."""
+
+    def one(i: int, path: Path) -> node.Outcome | None:
+        try:
+            return node.run(path, threads=1, watch=lambda progress, _: watch(i, progress), in_own_process=False)
+        except Interrupted:
+            return None
+
+    paths = deployment.devices(folder)
+    return all_at_once([lambda i=i, path=path: one(i, path) for i, path in enumerate(paths)])
+
+
+def models(folder: Path) -> Tensor:
+    """The models of a deployment's devices in their checkpoints, [K, d]."""
+    found = []
+    for path in deployment.devices(folder):
+        ranks = Alone(1)
+        ranks.rows = torch.tensor([deployment.load(path).number])
+        progress = checkpoint.load(path.parent / "run" / "checkpoint", ranks)
+        assert progress is not None
+        found.append(progress.state.theta[0])
+    return torch.stack(found)
