@@ -583,9 +583,12 @@ def network_init(
         given, out, hosts, port, days=days, keys=keys, own_data=own_data, classes=classes, mean_samples=mean_samples,
         deadline=deadline, staleness=staleness, metrics_port=metrics_port or None,
     )  # fmt: skip
-    print(f"{len(where)} devices in {out}; try them all on this machine with: drdsgd network run {out}")
-    if not keys:
-        print("every device's folder goes to its host; there: drdsgd network join device.toml")
+    here = hosts is None and keys and not own_data
+    try_it = f"; try them all on this machine with: drdsgd network run {out}" if here else ""
+    print(f"{len(where)} devices in {out}{try_it}")
+    if not here:
+        first = "" if keys else "drdsgd network join device.toml, then "
+        print(f"take each device's folder to its host; there: {first}drdsgd node device.toml")
 
 
 @network_app.command("join")

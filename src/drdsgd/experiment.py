@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import os
+import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -410,6 +411,10 @@ def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
     return data.deal(dataset, train, test, e.scaling)
 
 
+# torch's generator is one for all threads
+_SEEDING = threading.Lock()
+
+
 def make_model(e: Experiment, data: Devices) -> nn.Module:
     """The model that all devices start from; its initial parameters come from the seed."""
     import torch
@@ -417,7 +422,7 @@ def make_model(e: Experiment, data: Devices) -> nn.Module:
     from drdsgd import models
 
     kind, _, detail = e.model.partition(":")
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(e.seed)
         if kind == "mlp":
             try:

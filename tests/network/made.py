@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,21 @@ def joined_links(
     neighbours = {i: {j: f"device-{j}" for edge in edges if i in edge for j in edge if j != i} for i in numbers}
     made: dict[int, Links] = {}
 
-    def sending(i: int) -> Callable[[int, bytes, bytes], None]:
-        def send(j: int, header: bytes, payload: bytes) -> None:
+    def sending(i: int) -> Callable[[int, bytes, bytes | bytearray], None]:
+        def send(j: int, header: bytes, payload: bytes | bytearray) -> None:
             if deliver(i, j, header):
-                made[j].receive(i, header, lambda: payload, len(payload))
+                sent = bytes(payload)  # the sender uses its memory again
+                made[j].receive(i, header, lambda: sent, len(sent))
 
         return send
 
-    settings = {"digest": b"d" * 32, "dtype": torch.float64, "most": size, "rounds": 100, "deadline": 5.0} | options
+    settings: dict[str, Any] = {
+        "digest": b"d" * 32,
+        "dtype": torch.float64,
+        "most": size,
+        "rounds": 100,
+        "deadline": 5.0,
+    } | options
     for i in numbers:
         made[i] = Links(i, neighbours[i], send=sending(i), size=size, **settings)
     for i, links in made.items():
@@ -111,7 +119,7 @@ def play(folder: Path, watch: Callable[[int, Progress], None] = lambda i, progre
             return None
 
     paths = deployment.devices(folder)
-    return all_at_once([lambda i=i, path=path: one(i, path) for i, path in enumerate(paths)])
+    return all_at_once([partial(one, i, path) for i, path in enumerate(paths)])
 
 
 def models(folder: Path) -> Tensor:

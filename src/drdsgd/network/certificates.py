@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -20,12 +20,14 @@ from drdsgd.errors import InputError, one_line
 from drdsgd.files import replacing
 
 __all__ = [
-    "Authority", "expires", "make_authority", "make_key", "name_of", "open_authority", "read_certificate",
-    "read_request", "request", "write",
+    "Authority", "expires", "fits", "make_authority", "make_key", "name_of", "open_authority", "read_certificate",
+    "read_request", "request", "was_signed", "write",
 ]  # fmt: skip
 
 # clocks differ a little between hosts
 EARLIER = timedelta(minutes=5)
+# what the library raises where a file is not what it should be
+_SPOILT = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 class Authority:
@@ -53,11 +55,7 @@ class Authority:
 
     def signed(self, certificate: x509.Certificate) -> bool:
         """Whether this authority signed it."""
-        try:
-            certificate.verify_directly_issued_by(self.certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return True
+        return was_signed(certificate, self.certificate)
 
 
 def make_authority(deployment: str, days: float) -> Authority:
@@ -80,15 +78,41 @@ def make_authority(deployment: str, days: float) -> Authority:
 
 def open_authority(key: Path, certificate: Path) -> Authority:
     """The authority that was written to these files."""
+    if not key.exists():
+        raise InputError(f"there is no {key}: only who holds the authority's key can sign")
+    loaded = _private(key)
+    if not certificate.exists():
+        raise InputError(f"there is no {certificate}: every device has a copy of it, beside its device.toml")
+    found = read_certificate(certificate)
+    if found.public_key() != loaded.public_key():
+        raise InputError(f"{key} is not the key of {certificate}; use those of the same deployment")
+    return Authority(loaded, found)
+
+
+def was_signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+    """Whether a certificate was signed by the authority with that one."""
     try:
-        loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        certificate.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def fits(key: Path, certificate: x509.Certificate) -> bool:
+    """Whether the private key in a file is that of a certificate."""
+    return bool(_private(key).public_key() == certificate.public_key())
+
+
+def _private(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        loaded = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise InputError(f"there is no {key}: only who holds the authority's key can sign") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{key} is no private key: {one_line(error)}") from error
+        raise InputError(f"there is no key {path}; a device makes its own with drdsgd network join") from None
+    except _SPOILT as error:
+        raise InputError(f"{path} is no private key: {one_line(error)}") from error
     if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{key} is a key of another kind than `drdsgd network init` makes")
-    return Authority(loaded, read_certificate(certificate))
+        raise InputError(f"{path} is a key of another kind than `drdsgd network` makes")
+    return loaded
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
@@ -124,7 +148,7 @@ def read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"there is no certificate {path}; see drdsgd network join") from None
-    except ValueError as error:
+    except _SPOILT as error:
         raise InputError(f"{path} is no certificate: {one_line(error)}") from error
 
 
@@ -132,13 +156,14 @@ def read_request(path: Path) -> x509.CertificateSigningRequest:
     """The signing request in a file, if whoever made it has the key that it names."""
     try:
         found = x509.load_pem_x509_csr(path.read_bytes())
+        valid = found.is_signature_valid
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
-    except ValueError as error:
+    except _SPOILT as error:
         raise InputError(
             f"{path} is no signing request: {one_line(error)}; make one with drdsgd network join"
         ) from error
-    if not found.is_signature_valid:
+    if not valid:
         raise InputError(f"{path} is not signed with the key that it names; make it again with drdsgd network join")
     return found
 

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, one_line
 from drdsgd.experiment import Experiment
 from drdsgd.network import deployment
 from drdsgd.network.deployment import Place
+from drdsgd.options import spelling
 
 __all__ = ["init", "join", "sign", "status"]
 
@@ -23,6 +24,9 @@ def init(
     given: dict[str, Any], out: Path, hosts: Path | None, port: int, *, own_data: bool, **settings: Any
 ) -> list[Place]:
     """Make a deployment of the experiment with these fields; the devices that it has."""
+    for name in () if own_data else ("classes", "mean_samples"):
+        if settings.get(name) is not None:
+            raise InputError(f"{spelling(name)} {settings[name]} does nothing here: it needs --own-data; leave it out")
     where = deployment.places(hosts) if hosts is not None else None
     if where is not None:
         given = {"devices": len(where), **given}
@@ -33,6 +37,10 @@ def init(
             given = {"reference": "uniform", **given, "dataset": nothing}
             if settings.get("classes") is None:
                 raise InputError("--classes: with --own-data, say how many classes all devices' data have together")
+            if given["reference"] == "samples" and settings.get("mean_samples") is None:
+                raise InputError(
+                    "--mean-samples: with --own-data --reference samples, say how many the average device has"
+                )
         e = Experiment(**given)
         if where is None:
             if not 0 < port <= 65536 - e.devices:
@@ -60,20 +68,20 @@ def join(path: Path) -> Path:
 def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
     """Sign requests, or renew certificates, of a deployment's devices; the new certificates.
 
-    A key of a device that asks with a key of its own is removed here: it is no longer used.
+    A key that is here, of a device that has made its own, is removed: it is no longer used.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
 
     from drdsgd.network import certificates
 
+    deployment.check_days(days)
     authority = certificates.open_authority(folder / "ca.key", folder / "ca.pem")
     known = {}
     for path in deployment.devices(folder):
         device = deployment.load(path)
         known[device.name] = device, path.parent
-    written = []
+    checked = []
     for file in files:
-        request = None
         if file.suffix == ".csr":
             request = certificates.read_request(file)
             name, public = certificates.name_of(request), request.public_key()
@@ -86,11 +94,15 @@ def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
             raise InputError(f"{file} names {name!r}, which is no device of {folder}")
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise InputError(f"{file} has a key of another kind than `drdsgd network join` makes")
+        checked.append((name, public))
+    written = []
+    for name, public in checked:  # only now: all or none
         device, where = known[name]
         host = Place(name, device.address).host
-        certificates.write(where / device.certificate, authority.sign(name, host, public, days))
-        if request is not None and file.resolve().parent != where.resolve():
-            (where / device.key).unlink(missing_ok=True)
+        signed = authority.sign(name, host, public, days)
+        if (where / device.key).exists() and not certificates.fits(where / device.key, signed):
+            (where / device.key).unlink()
+        certificates.write(where / device.certificate, signed)
         written.append(where / device.certificate)
     return written
 
@@ -107,20 +119,24 @@ def _of_one(file: Path) -> dict[str, Any]:
     device, folder = deployment.load(file), file.parent
     found: dict[str, Any] = {"name": device.name, "state": "not started", "round": None, "neighbours": {}}
     try:
-        found |= json.loads((folder / device.out / "status.json").read_bytes())
+        said = json.loads((folder / device.out / "status.json").read_bytes())
+        found |= {name: said[name] for name in ("state", "round", "rounds", "neighbours", "time")}
         if found["state"] in ("running", "waiting for neighbours"):
             if not _at_work(folder / device.out):
                 found["state"] = "not running"
             elif (silent := time.time() - found["time"]) > 60:
                 found["state"] += f", silent for {silent:.0f} s"
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
         pass
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{folder / device.out / 'status.json'} is corrupt: {one_line(error)}") from None
     certificate = folder / device.certificate
     if certificate.exists():
         until = certificates.expires(certificates.read_certificate(certificate))
         left = until - datetime.now(UTC)
         days = left.total_seconds() / 86400
-        found["certificate"] = f"{until:%Y-%m-%d}, " + (f"in {days:.0f} days" if days > 0 else "expired")
+        when = f"in {days:.0f} days" if days >= 1 else f"in {24 * days:.0f} hours" if days > 0 else "expired"
+        found["certificate"] = f"{until:%Y-%m-%d}, {when}"
     else:
         found["certificate"] = "none"
     return found

@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -24,13 +25,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drdsgd.errors import InputError, one_line
 from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
 from drdsgd.files import write_text
-from drdsgd.options import DATASETS, GRAPHS
+from drdsgd.options import DATASETS, GRAPHS, spelling
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
 
-FILE = "device.toml"
-_NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
-_ADDRESS = r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}"
+FILE, JOINED = "device.toml", "joined"
+# certificates can be renewed for as long as their authority lasts
+AUTHORITY_DAYS = 36525.0
+# no dots: zenoh also believes the public authorities of the web, and these sign no name without one
+_NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_ADDRESS = rf"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):{_PORT}"
 Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
 Address = Annotated[str, Field(pattern=f"^{_ADDRESS}$")]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -110,7 +115,7 @@ def places(path: Path) -> list[Place]:
             continue
         if len(words) != 2 or not re.fullmatch(_NAME, words[0]) or not re.fullmatch(_ADDRESS, words[1]):
             raise InputError(
-                f"--hosts {path} line {number}: write a name (a-z, 0-9, . and -) and HOST:PORT, such as "
+                f"--hosts {path} line {number}: write a name (a-z, 0-9 and -) and HOST:PORT, such as "
                 "clinic-a 10.0.0.5:7447"
             )
         found.append(Place(*words))
@@ -136,13 +141,18 @@ def check(e: Experiment) -> None:
     graph = make_graph(e)
     if graph.is_directed():
         raise InputError(f"--graph {e.graph}: a link of a network goes both ways; use an undirected graph")
-    algorithm.check(make_mixing(e, graph))
+    mixing = make_mixing(e, graph)
+    if not mixing.symmetric:
+        raise InputError(f"--mixing {e.mixing}: a link of a network goes both ways, and its W is not symmetric")
     if algorithm.optimizer.keeps:
         name = methods.parts_of(e.algorithm, e.objective, e.optimizer)[1]
-        cure = "--compression none" if e.compression else "--optimizer dsgd, momentum or quasi-global-momentum"
+        cure = "--optimizer dsgd, momentum or quasi-global-momentum"
+        if e.compression is not None:
+            cure = "--gamma 1" if e.compression == "none" else "--compression none"
         raise InputError(
             f"{name} over a network: a lost message would spoil {algorithm.optimizer.keeps} for good; use {cure}"
         )
+    algorithm.check(mixing)
 
 
 def make(
@@ -163,25 +173,38 @@ def make(
     from drdsgd.network import certificates
 
     check(e)
+    if own_data and e.random_labels is not None:
+        raise InputError(f"--random-labels {e.random_labels}: not with --own-data, which nobody changes")
+    check_days(days)
     _check_distinct(where, "the devices")
+    for place in where:
+        if place.name == JOINED:
+            raise InputError(f"a device can't be called {JOINED}: that is the folder for the records of all")
+        if not re.fullmatch(_NAME, place.name) or not re.fullmatch(_ADDRESS, place.address):
+            raise InputError(f"{place.name} at {place.address}: a name has a-z, 0-9 and -, an address is HOST:PORT")
     if len(where) != e.devices:
         raise InputError(f"--devices {e.devices}: there are addresses for {len(where)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: there is something already; use another folder")
+    more = max(Counter(place.host for place in where).values()) - 1
+    if metrics_port is not None and not 0 < metrics_port <= 65535 - more:
+        raise InputError(f"--metrics-port {metrics_port}: devices use this one and the {more} after it")
     graph, deployment = make_graph(e), secrets.token_hex(8)
-    authority = certificates.make_authority(deployment, days)
+    authority = certificates.make_authority(deployment, AUTHORITY_DAYS + 1)
     fields = e.model_dump(exclude_none=True, exclude={"threads"})
     if own_data:
         fields["dataset"] = "data"
     elif e.dataset not in DATASETS:
         fields["dataset"] = str(Path(e.dataset).resolve())
+    if e.data_dir is not None:
+        fields["data_dir"] = str(Path(e.data_dir).resolve())
     graph_file = None if e.graph in GRAPHS else Path(e.graph)
     if graph_file is not None:
         fields["graph"] = f"graph{graph_file.suffix}"
-    local = len({place.host for place in where}) == 1
     for number, place in enumerate(where):
-        metrics = None if metrics_port is None else f"127.0.0.1:{metrics_port + (number if local else 0)}"
-        device = Device(
+        beside = sum(other.host == place.host for other in where[:number])
+        metrics = None if metrics_port is None else f"127.0.0.1:{metrics_port + beside}"
+        device = _device(
             deployment=deployment,
             number=number,
             name=place.name,
@@ -212,19 +235,39 @@ def make(
     certificates.write(out / "ca.pem", authority.certificate)
 
 
+def check_days(days: float) -> None:
+    """Refuse a time for which no certificate can be valid."""
+    if not 0 < days <= AUTHORITY_DAYS:
+        raise InputError(f"--days {days:g}: more than 0, and at most a hundred years")
+
+
+def _device(**fields: Any) -> Device:
+    try:
+        return Device(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{spelling(str(first['loc'][0]))} {first['input']}: {_lower(first['msg'])}") from None
+
+
+def _lower(message: str) -> str:
+    return message[0].lower() + message[1:]
+
+
 def load(path: Path) -> Device:
     """The device that a device.toml describes, or that of a folder with one in it."""
     path = file_of(path)
     try:
-        return Device(**tomllib.loads(path.read_text(encoding="utf-8")))
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}; drdsgd network init makes one for every device") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not TOML: {one_line(error)}") from None
+    try:
+        return Device(**fields)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "it"
-        raise InputError(f"{path}: {where}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise InputError(f"{path}: {where}: {_lower(first['msg'])}") from None
 
 
 def file_of(path: Path) -> Path:

@@ -44,14 +44,14 @@ def join(folder: Path) -> Path:
                 f"{device.name} has not run: there is no {record.config}; bring its folder here, or start it"
             )
         found[device.number] = record, json.loads((record.path / "device.json").read_bytes())
-    first = records.read_config(found[min(found)][0].config)
-    # a graph file lies beside each device.toml
+    # not from its config.toml, which may have been written on another host: a graph's file lies beside device.toml
+    first = deployment.experiment_of(deployment.load(path), path.parent.resolve(), threads=1)
     if sorted(found) != list(range(first.devices)):
         lost = min({*range(first.devices)} - {*found})
         raise InputError(f"{folder} has no record of device {lost}; bring its folder here")
     graph = make_graph(first)
     positions = layout(graph)
-    target = Folder(folder / "joined")
+    target = Folder(folder / deployment.JOINED)
     about = [found[i][1] for i in range(first.devices)]
     network = Network(
         edges=[(int(i), int(j)) for i, j in graph.edges],

@@ -16,6 +16,7 @@ them, on threads of its own.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,9 +31,11 @@ from drdsgd.network.messages import Header, Kind, Refused, pack, unpack, values
 
 __all__ = ["BAD_MESSAGES", "BEHIND", "Box", "Links", "Log"]
 
-# a neighbour that has missed more exchanges in a row than this is not waited for, until it is there again; and a
-# device that has fallen further behind its neighbours goes on at their round
+# a neighbour that has missed more exchanges in a row than this, and is not near, is not waited for; and a device that
+# has fallen further behind its neighbours goes on at their round
 BEHIND = 3
+# seconds between two attempts to introduce oneself
+AGAIN = 1.0
 # so many that are malformed, or come twice, and a neighbour is cut off
 BAD_MESSAGES = 100
 # what of a neighbour's may wait to be used: answers, and numbers in multiples of the largest message
@@ -40,7 +43,7 @@ WAITING_ANSWERS, WAITING_MESSAGES = 64, 3
 # beyond the deadline, for the answer of a neighbour whose numbers have come
 GRACE = 0.2
 
-Send = Callable[[int, bytes, bytes], None]
+Send = Callable[[int, bytes, bytes | bytearray], None]
 
 
 class Log(Protocol):
@@ -75,7 +78,23 @@ class Box:
     missed: int = 0
     """exchanges in which the link did not count"""
     in_a_row: int = 0
-    """those of them since it last sent what was still wanted"""
+    """those of them since it last sent something of about this time"""
+    greeted: float = -math.inf
+    """when this device last said hello to it"""
+
+
+@dataclass
+class _Exchange:
+    """One that is going on: with whom it is not settled yet, to whom a YES was sent, and what has come where it counts.
+
+    After the deadline (`late`) only answers are waited for.
+    """
+
+    key: tuple[int, int]
+    waiting_for: set[int]
+    promised: set[int] = field(default_factory=set)
+    found: dict[int, Tensor] = field(default_factory=dict)
+    late: bool = False
 
 
 class Links:
@@ -103,11 +122,14 @@ class Links:
         self.number, self.deadline, self.staleness = number, deadline, staleness
         self.boxes = {j: Box(name) for j, name in neighbours.items()}
         self.bytes_sent = 0
+        self.behind = BEHIND
+        """rounds that a neighbour may be behind and still be near"""
         self._send_bytes, self._digest, self._dtype = send, digest, dtype
         self._size, self._most, self._rounds, self._log = size, most, rounds, log
         self._changed = Condition()
         self._now = (0, 0)  # the exchange that this device is at
-        self._to_greet: set[int] = set()
+        self._open: _Exchange | None = None
+        self._buffer = bytearray()
 
     # ------------------------------------------------------------ what comes, on other threads
 
@@ -115,9 +137,8 @@ class Links:
         """The neighbour j can be reached."""
         with self._changed:
             self.boxes[j].alive = True
-            self._to_greet.add(j)
-            self._changed.notify_all()
         self._log("neighbour is here", neighbour=self.boxes[j].name)
+        self._greet(j)
 
     def gone(self, j: int) -> None:
         """The neighbour j can't be reached any more."""
@@ -126,13 +147,12 @@ class Links:
             if not box.alive:
                 return
             box.alive = box.introduced = False
-            box.in_a_row = 0
-            box.round, box.at, box.newest = -1, (-1, -1), None
+            box.in_a_row, box.round, box.at, box.newest = 0, -1, (-1, -1), None
             box.data.clear()
             box.answers.clear()
-            self._to_greet.discard(j)
             self._changed.notify_all()
         self._log("neighbour is gone", neighbour=box.name)
+        self._go_on([j])
 
     def receive(self, j: int, header: bytes, payload: Callable[[], bytes], length: int) -> None:
         """A message has come over the link to j, with a payload of so many bytes; it is read only if it is used."""
@@ -146,18 +166,24 @@ class Links:
             numbers = None
             if message.kind is Kind.HELLO:
                 if payload() != self._digest:
-                    raise Refused("runs something else")
+                    return self._another(box)
             elif not box.introduced:
                 return self._drop(box, "before its hello")
             elif message.kind is Kind.DATA:
                 if self._too_late(message):
-                    return self._drop(box, "late")
+                    return self._late(box, message)
                 numbers = values(payload(), self._dtype)
             with self._changed:
                 self._keep(box, message, numbers)
-                self._changed.notify_all()
+                if self._open is None:  # else whoever waits is told when there is nothing left to wait for
+                    self._changed.notify_all()
         except Refused as refused:
             self._refuse(box, str(refused))
+        else:
+            # to one that does not know this device yet; not as often as it likes to ask
+            if message.kind is Kind.HELLO and message.call == 0 and time.monotonic() > box.greeted + AGAIN / 2:
+                self._greet(j)
+        self._go_on([j])
         return None
 
     def _too_late(self, message: Header) -> bool:
@@ -200,6 +226,19 @@ class Links:
             box.data[key] = numbers
             box.in_a_row = 0
 
+    def _late(self, box: Box, message: Header) -> None:
+        with self._changed:
+            box.dropped["late"] += 1
+            box.round = max(box.round, message.round)
+            if message.round >= self._now[0] - self.behind:
+                box.in_a_row = 0  # it is slow, but nearly there
+
+    def _another(self, box: Box) -> None:
+        """A neighbour runs another experiment: an honest mistake, which can be put right."""
+        self._drop(box, "runs something else")
+        if box.dropped["runs something else"] == 1:
+            self._log("neighbour runs something else", neighbour=box.name, cure="compare the two device.toml files")
+
     def _drop(self, box: Box, why: str) -> None:
         with self._changed:
             box.dropped[why] += 1
@@ -215,7 +254,6 @@ class Links:
                 box.data.clear()
                 box.answers.clear()
                 box.newest = None
-                self._changed.notify_all()
         if first:
             self._log("message refused", neighbour=box.name, why=why)
         if last:
@@ -236,14 +274,13 @@ class Links:
         """
         until = time.monotonic() + seconds
         while True:
-            self._greet()
+            self._greet_again()
             with self._changed:
                 missing = [box.name for box in self.boxes.values() if not box.introduced and not box.cut]
                 left = until - time.monotonic()
                 if not missing or left <= 0:
                     return missing
-                if not self._to_greet:
-                    self._changed.wait(min(left, 1.0))
+                self._changed.wait(min(left, AGAIN))
             watch(missing)
 
     def furthest(self) -> int:
@@ -255,7 +292,7 @@ class Links:
         """The newest model that a neighbour has sent in round `least` or later, with the round; waits for it."""
         until = time.monotonic() + seconds
         while True:
-            self._greet()
+            self._greet_again()
             with self._changed:
                 found = [box.newest for box in self.boxes.values() if box.newest is not None]
                 found = [one for one in found if one[0] >= least]
@@ -272,12 +309,13 @@ class Links:
         with self._changed:
             self._now = (t, k)
             self._forget()
-        self._greet()
-        numbers = x.detach().cpu().numpy().tobytes()
+        self._greet_again()
+        numbers = self._bytes(x)
         header = Header(Kind.DATA, self.number, t, k, x.numel())
         for j in peers:
             if self._reachable(self.boxes[j]):
                 self._send(j, header, numbers)
+                self.bytes_sent += len(numbers)
         found = (self._newest if self.staleness else self._agreed)(t, k, peers)
         found = {j: numbers for j, numbers in found.items() if self._fits(j, numbers, x)}
         for j in peers:
@@ -286,50 +324,54 @@ class Links:
                 self.boxes[j].in_a_row += 1
         return {j: numbers.view_as(x) for j, numbers in found.items()}
 
+    def _bytes(self, x: Tensor) -> bytearray:
+        """The numbers as they are sent, in memory that is used again: what is sent is copied from there."""
+        if len(self._buffer) != x.nbytes:
+            self._buffer = bytearray(x.nbytes)
+        torch.frombuffer(self._buffer, dtype=x.dtype).copy_(x.detach().reshape(-1))
+        return self._buffer
+
     def _agreed(self, t: int, k: int, peers: list[int]) -> dict[int, Tensor]:
-        key, until = (t, k), time.monotonic() + self.deadline
-        found: dict[int, Tensor] = {}
-        open_, promised = set(peers), set[int]()
-        late = False
-        while open_:
-            self._greet()
-            with self._changed:
-                promise, decline = [], []
-                for j in list(open_):
-                    box = self.boxes[j]
-                    if j not in promised and not late and key in box.data:
-                        promised.add(j)
-                        promise.append(j)
-                    if j in promised and key in box.answers:
-                        open_.discard(j)
-                        if box.answers[key] and key in box.data:
-                            found[j] = box.data[key]
-                    elif not self._may_come(box, key, promised=j in promised):
-                        open_.discard(j)
-                        if j not in promised and self._reachable(box):
-                            decline.append(j)
-                if not (promise or decline) and open_:
-                    left = until - time.monotonic()
-                    if left > 0:
-                        self._changed.wait(left)
-                    elif late:
-                        break
-                    else:
-                        late = True
-                        until += GRACE * self.deadline
-            for j in promise:
-                self._send(j, Header(Kind.YES, self.number, t, k))
-            if late:
-                decline += open_ - promised
-                open_ &= promised
-            for j in decline:
-                self._send(j, Header(Kind.NO, self.number, t, k))
-        return found
+        with self._changed:
+            self._open = open_ = _Exchange((t, k), set(peers))
+        self._go_on(peers)
+        with self._changed:
+            self._changed.wait_for(lambda: not open_.waiting_for, self.deadline)
+            open_.late = True
+        self._go_on(peers)
+        with self._changed:
+            self._changed.wait_for(lambda: not open_.waiting_for, GRACE * self.deadline)
+            self._open = None
+        return open_.found
+
+    def _go_on(self, peers: Iterable[int]) -> None:
+        """Take the exchange that is open as far as it goes with these neighbours; also called as messages come."""
+        answers = []
+        with self._changed:
+            open_ = self._open
+            if open_ is None:
+                return
+            for j in open_.waiting_for.intersection(peers):
+                box, key = self.boxes[j], open_.key
+                if j not in open_.promised and key in box.data and not open_.late:
+                    open_.promised.add(j)
+                    answers.append((j, Kind.YES))
+                if j in open_.promised and key in box.answers:
+                    if box.answers[key] and key in box.data:
+                        open_.found[j] = box.data[key]
+                    open_.waiting_for.discard(j)
+                elif not self._may_come(box, open_, promised=j in open_.promised):
+                    open_.waiting_for.discard(j)
+                    if j not in open_.promised and self._reachable(box):
+                        answers.append((j, Kind.NO))
+            if not open_.waiting_for:
+                self._changed.notify_all()
+        for j, kind in answers:
+            self._send(j, Header(kind, self.number, *open_.key))
 
     def _newest(self, t: int, k: int, peers: list[int]) -> dict[int, Tensor]:
         until = time.monotonic() + self.deadline
         while True:
-            self._greet()
             with self._changed:
                 found, waiting = {}, False
                 for j in peers:
@@ -344,11 +386,11 @@ class Links:
                     return found
                 self._changed.wait(left)
 
-    def _may_come(self, box: Box, key: tuple[int, int], promised: bool) -> bool:
+    def _may_come(self, box: Box, open_: _Exchange, promised: bool) -> bool:
         """Whether what is missing of a neighbour may still come: it comes before whatever else it sends."""
         if promised:
-            return self._reachable(box) and box.at <= key
-        return self._reachable(box) and box.at < key and box.in_a_row <= BEHIND
+            return self._reachable(box) and box.at <= open_.key
+        return self._reachable(box) and box.at < open_.key and box.in_a_row <= BEHIND and not open_.late
 
     def _reachable(self, box: Box) -> bool:
         return box.alive and box.introduced and not box.cut
@@ -370,26 +412,31 @@ class Links:
             if box.newest is not None and box.newest[0] <= t:
                 box.newest = None
 
-    def _greet(self) -> None:
+    def _greet(self, j: int) -> None:
+        box = self.boxes[j]
         with self._changed:
-            waiting, self._to_greet = self._to_greet, set()
-            t = self._now[0]
-        for j in waiting:
-            self._send(j, Header(Kind.HELLO, self.number, t), self._digest)
+            box.greeted = time.monotonic()
+            hello = Header(Kind.HELLO, self.number, self._now[0], int(box.introduced))
+        self._send(j, hello, self._digest)
+
+    def _greet_again(self) -> None:
+        """A hello may have been lost."""
+        now = time.monotonic()
+        for j, box in self.boxes.items():
+            if box.alive and not box.introduced and not box.cut and now > box.greeted + AGAIN:
+                self._greet(j)
 
     def leave(self, t: int, seconds: float) -> None:
         """Say that this device is done with t rounds; wait until its neighbours are, or gone, for so many seconds."""
         with self._changed:
             self._now = (t, 0)
-            self._to_greet = {j for j, box in self.boxes.items() if self._reachable(box)}
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self._greet()
-            with self._changed:
-                if all(box.round >= t for box in self.boxes.values() if self._reachable(box)):
-                    return
-                self._changed.wait(min(left, 0.5))
+        for j, box in self.boxes.items():
+            if self._reachable(box):
+                self._greet(j)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(box.round >= t for box in self.boxes.values() if self._reachable(box)), seconds
+            )
 
-    def _send(self, j: int, header: Header, payload: bytes = b"") -> None:
-        self.bytes_sent += len(payload)
+    def _send(self, j: int, header: Header, payload: bytes | bytearray = b"") -> None:
         self._send_bytes(j, pack(header, self._dtype), payload)

@@ -4,7 +4,7 @@ A message is a header of 32 bytes and a payload. The header says which version o
 message it is, who sends it, which round and which exchange within the round it belongs to, the type of its numbers
 and how many there are:
 
-    HELLO   I am at this round of this run: 32 bytes that are the same for all who run the same thing
+    HELLO   I am at this round of this run, of which 32 bytes are the same for all who run it; call 1: I know you
     DATA    my numbers
     YES     I have your numbers, and use them if you have mine
     NO      I do not have them, and have ceased to wait
@@ -15,6 +15,7 @@ and how many there are:
 from __future__ import annotations
 
 import struct
+import warnings
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -28,6 +29,10 @@ _FORMAT = struct.Struct("!4sBBBBIQIQ")
 HEADER_BYTES = _FORMAT.size
 DIGEST_BYTES = 32
 _TYPES = {torch.float32: 1, torch.float64: 2}
+with warnings.catch_warnings():
+    # torch warns, once, of memory that is read-only
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 class Kind(IntEnum):
@@ -99,7 +104,10 @@ def values(payload: bytes, dtype: torch.dtype) -> Tensor:
     >>> values(torch.tensor([1.0, 2.0]).numpy().tobytes(), torch.float32)
     tensor([1., 2.])
     """
-    found = torch.frombuffer(bytearray(payload), dtype=dtype)  # a copy that may be written to
-    if not found.isfinite().all():
+    if not payload or len(payload) % dtype.itemsize:
+        raise Refused("wrong length")
+    found = torch.frombuffer(payload, dtype=dtype)  # which nobody writes to
+    least, most = found.aminmax()  # either is no number if any is none; nothing is allocated
+    if not (least.isfinite() and most.isfinite()):
         raise Refused("not finite")
     return found

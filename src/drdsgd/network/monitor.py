@@ -110,6 +110,7 @@ class CarrierLines:
             return None
         if level not in ("ERROR", "WARN"):
             return None
+        said = said.removesuffix(" Hint: increase the system open file limit.")  # it says so of everything
         return ("connection refused" if module.startswith("zenoh_link") else "carrier"), {"why": said}
 
 

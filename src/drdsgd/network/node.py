@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from drdsgd.training import Progress, trajectory
 __all__ = ["Outcome", "run"]
 
 CPU = torch.device("cpu")
+SOON = timedelta(days=14)
 Watch = Callable[[Progress, list[str]], None]
 
 
@@ -57,12 +58,14 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     speak: bool = False,
     in_own_process: bool = True,
+    carrier: type[Transport] = Transport,
 ) -> Outcome:
     """Run the device of a device.toml to the end of its experiment, or go on where it was.
 
     `watch` sees every round, with the names of neighbours that did not take part in its last exchange; `waiting` the
     names of those that are not there yet. With `speak` the log goes to the standard error output as well. A process
-    that has several devices, or other uses for its output, is not the device's own.
+    that has several devices, or other uses for its output, is not the device's own. `carrier` takes the messages to
+    neighbours.
     """
     path = file_of(path)
     device, folder = load(path), path.parent
@@ -84,7 +87,7 @@ def run(
         model = make_model(e, data)
         flat = Flat(model)
         most = max(flat.d, e.devices)
-        transport = Transport(device, folder, most * flat.dtype.itemsize, log)
+        transport = carrier(device, folder, most * flat.dtype.itemsize, log)
         stack.callback(transport.close)
         links = Links(
             device.number, {n.number: n.name for n in device.neighbours},
@@ -113,22 +116,23 @@ class Member:
     links: Links
     status: monitor.Status
     log: monitor.Journal
-    behind: int = BEHIND
-    """rounds that it may be behind its neighbours"""
 
     def go(self, watch: Watch, waiting: Callable[[list[str]], None], stop: Callable[[], bool]) -> Outcome:
         """From the start, or from where it was, to the end."""
         e, links, status = self.e, self.links, self.status
         ranks = OneDevice(self.device.number, links)
-        self.behind = BEHIND * NetworkEngine(make_mixing(e, make_graph(e)), self.device.number, links, CPU).stride
+        stride = NetworkEngine(make_mixing(e, make_graph(e)), self.device.number, links, CPU).stride
+        links.behind = max(BEHIND * stride, BEHIND + self.device.staleness)
         progress = checkpoint.load(self.record.checkpoint, ranks, e.device)
         t = 0 if progress is None else progress.state.t
         links.begin(t)
         status.round = t
         status.write(now=True)
         self.log("started", round=t, rounds=e.rounds)
+        if status.expires - datetime.now(UTC) < SOON:
+            self.log("certificate expires soon", when=status.expires.isoformat())
         missing = self._meet(waiting, stop)
-        if missing:
+        if missing and not stop():
             self.log("goes on without", neighbours=missing)
         progress = self._caught_up(t, progress)
         self._begin_record(progress)
@@ -160,7 +164,7 @@ class Member:
 
     def _caught_up(self, t: int, progress: Progress | None) -> Progress | None:
         """Where neighbours have gone on without it, a device that comes back takes the newest model and round."""
-        if (there := self.links.furthest()) <= t + self.behind:
+        if (there := self.links.furthest()) <= t + self.links.behind:
             return progress
         newest = self.links.newest_model(there, 2 * self.device.deadline)
         if newest is None:
@@ -202,7 +206,7 @@ class Member:
                 checkpoint.save(self.record.checkpoint, progress, ranks)
             if stopping:
                 break
-            if t < e.rounds and (there := min(links.furthest(), e.rounds)) > t + self.behind:
+            if t < e.rounds and (there := min(links.furthest(), e.rounds - 1)) > t + links.behind:
                 self.log("fell behind and goes on at its neighbours' round", round=there, before=t)
                 return progress._replace(state=progress.state._replace(t=there))
         assert progress is not None
@@ -247,8 +251,11 @@ def _check_certificate(device: Device, folder: Path) -> datetime:
     """When the device's certificate expires; refuses one that does not fit, and says what to do."""
     certificate = certificates.read_certificate(folder / device.certificate)
     until = certificates.expires(certificate)
-    if not (folder / device.key).exists():
-        raise InputError(f"there is no key {folder / device.key}; make one with drdsgd network join")
+    authority = certificates.read_certificate(folder / device.ca)
+    if not certificates.was_signed(certificate, authority):
+        raise InputError(f"{folder / device.certificate} was not signed by the authority of {folder / device.ca}")
+    if not certificates.fits(folder / device.key, certificate):
+        raise InputError(f"{folder / device.key} is not the key of {folder / device.certificate}")
     if (name := certificates.name_of(certificate)) != device.name:
         raise InputError(f"{folder / device.certificate} is the certificate of {name}, not of {device.name}")
     if until <= datetime.now(UTC):
@@ -283,7 +290,9 @@ def _data(device: Device, e: Experiment, folder: Path) -> tuple[Devices, float]:
 
 def _digest(device: Device, flat: Flat) -> bytes:
     """What all devices of a run have in common: the deployment, the experiment, the first model."""
-    said = {name: value for name, value in device.experiment.items() if name not in (*OF_A_MACHINE, "dataset")}
-    digest = hashlib.sha256(json.dumps([device.deployment, said], sort_keys=True).encode())
+    own = (*OF_A_MACHINE, "dataset", "device", "execution")
+    said = {name: value for name, value in device.experiment.items() if name not in own}
+    alike = [device.deployment, device.staleness, device.classes, device.mean_samples, said]
+    digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode())
     digest.update(flat.row().cpu().numpy().tobytes())
     return digest.digest()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from drdsgd.errors import Died, InputError, Interrupted
 from drdsgd.network import deployment
-from drdsgd.records import Folder
 from drdsgd.runs import stop_requests
 
 __all__ = ["run"]
@@ -65,8 +64,6 @@ def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: N
 
 
 def _round(path: Path) -> int:
-    if Folder(path).summary.exists():
-        return int(json.loads(Folder(path).summary.read_bytes())["final"]["round"])
     try:
         return int(json.loads((path / "status.json").read_bytes())["round"])
     except FileNotFoundError:

@@ -55,7 +55,7 @@ class Transport:
         self._listener = self._session.info.declare_link_events_listener(self._connection, history=True)
         self._device, self._prefix, self._subscribers = device, prefix, list[Any]()
 
-    def send(self, j: int, header: bytes, payload: bytes) -> None:
+    def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
         """Send to the neighbour j; what can't be sent is lost."""
         with suppress(zenoh.ZError):
             self._publishers[j].put(payload, attachment=header)
@@ -76,7 +76,8 @@ class Transport:
 
     def close(self) -> None:
         """End all connections."""
-        self._session.close()
+        with suppress(zenoh.ZError):  # it waits for one that never answers, and says so
+            self._session.close()
 
     def _connection(self, event: Any) -> None:
         """Somebody with a certificate of this deployment has connected, or is gone."""
@@ -145,6 +146,7 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
             "gossip": {"enabled": device.scouting},
         },
         "transport": {
+            "unicast": {"open_timeout": max(2000, lease), "accept_timeout": max(2000, lease)},
             "link": {
                 "protocols": ["tls"],
                 "tx": {"lease": lease},

@@ -1,0 +1,180 @@
+"""Devices as processes, each at an address of its own, that are killed, cut off from each other, or lose messages.
+
+Where the machine allows it every device has a network namespace, in one of two halves that a cable joins; else all are
+on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drdsgd.errors import Interrupted
+from drdsgd.network import deployment, node
+from drdsgd.network.deployment import Place
+from drdsgd.network.transport import Transport
+from tests.network.made import free_ports
+
+CLONE_NEWNET = 0x40000000
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What happens to a device's messages, and how long it takes for a round at least.
+
+    Of its messages this part is lost, and this part comes so many seconds late. While the file `cut` is there,
+    nothing gets to those who are beyond it.
+    """
+
+    lost: float = 0.0
+    late: float = 0.0
+    late_by: float = 0.0
+    cut: Path | None = None
+    beyond: frozenset[int] = frozenset()
+    slow: float = 0.0
+
+
+NONE = Faults()
+
+
+class Halves:
+    """Namespaces for so many devices in two halves, or nothing where they are not allowed."""
+
+    def __init__(self, count: int) -> None:
+        self.names = [f"drdsgd-{os.getpid()}-{i}" for i in range(count)]
+        self.switches = [f"drdsgd-{os.getpid()}-{half}" for half in "ab"]
+        self.addresses = [f"10.77.0.{i + 1}" for i in range(count)]
+        self.there = self._made()
+        if not self.there:
+            self.addresses = [f"127.77.0.{i + 1}" for i in range(count)]
+
+    def _made(self) -> bool:
+        def ip(*words: str) -> None:
+            subprocess.run(["ip", *words], check=True, capture_output=True)
+
+        try:
+            for switch in self.switches:
+                ip("netns", "add", switch)
+                ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+                ip("-n", switch, "link", "set", "bridge", "up")
+            a, b = self.switches
+            ip("link", "add", "cable", "netns", a, "type", "veth", "peer", "name", "cable", "netns", b)
+            for switch in self.switches:
+                ip("-n", switch, "link", "set", "cable", "master", "bridge", "up")
+            for i, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
+                switch = self.switches[i * 2 // len(self.names)]
+                ip("netns", "add", name)
+                ip("link", "add", f"v{i}", "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", name)
+                ip("-n", switch, "link", "set", f"v{i}", "master", "bridge", "up")
+                ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
+                ip("-n", name, "link", "set", "eth0", "up")
+                ip("-n", name, "link", "set", "lo", "up")
+        except (OSError, subprocess.CalledProcessError):
+            self.remove()
+            return False
+        return True
+
+    def cable(self, state: str) -> None:
+        """Pull the cable between the halves (down), or plug it in (up)."""
+        subprocess.run(["ip", "-n", self.switches[0], "link", "set", "cable", state], check=True, capture_output=True)
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        for name in (*self.names, *self.switches):
+            with contextlib.suppress(OSError):
+                subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _device(path: Path, namespace: str | None, faults: Faults) -> None:
+    """The life of a device's process."""
+    if namespace is not None:
+        with open(f"/run/netns/{namespace}") as file:  # noqa: PTH123 (a namespace is no path to work with)
+            assert ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0
+    draw = random.Random(str(path))
+
+    class Faulty(Transport):
+        def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
+            if faults.cut is not None and j in faults.beyond and faults.cut.exists():
+                return
+            luck = draw.random()
+            if luck < faults.lost:
+                return
+            if luck < faults.lost + faults.late:
+                threading.Timer(faults.late_by, super().send, (j, header, bytes(payload))).start()
+                return
+            super().send(j, header, payload)
+
+    with contextlib.suppress(Interrupted):
+        node.run(path, threads=1, watch=lambda progress, missing: time.sleep(faults.slow), carrier=Faulty)
+
+
+class Network:
+    """The processes of a deployment's devices."""
+
+    def __init__(self, folder: Path, halves: Halves, faults: Sequence[Faults]) -> None:
+        self.folder, self.halves, self.faults = folder, halves, faults
+        self.paths = deployment.devices(folder)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.network.scenarios"])
+        self._context, self.processes = context, dict[int, Any]()
+
+    def start(self, i: int) -> None:
+        namespace = self.halves.names[i] if self.halves.there else None
+        self.processes[i] = self._context.Process(target=_device, args=(self.paths[i], namespace, self.faults[i]))
+        self.processes[i].start()
+
+    def kill(self, i: int) -> None:
+        self.processes[i].kill()
+        self.processes[i].join()
+
+    def round(self, i: int) -> int:
+        """Where a device was, a second ago at most."""
+        try:
+            return int(json.loads((self.paths[i].parent / "run" / "status.json").read_bytes())["round"])
+        except FileNotFoundError:
+            return 0
+
+    def log(self, i: int) -> list[str]:
+        """The events in a device's log."""
+        lines = (self.paths[i].parent / "run" / "log.jsonl").read_text().splitlines()
+        return [json.loads(line)["event"] for line in lines]
+
+    def wait(self) -> None:
+        """For all to end by themselves."""
+        for i, process in self.processes.items():
+            process.join(120)
+            assert not process.is_alive(), f"device {i} hangs"
+
+
+@contextmanager
+def network(folder: Path, e: Any, faults: Faults | Sequence[Faults] = NONE, **settings: Any) -> Iterator[Network]:
+    """All devices of an experiment, as processes that have begun; none is left when the block ends."""
+    halves = Halves(e.devices)
+    try:
+        ports = [7447] * e.devices if halves.there else free_ports(e.devices)
+        where = [Place(f"device-{i}", f"{halves.addresses[i]}:{port}") for i, port in enumerate(ports)]
+        options: dict[str, Any] = {"days": 1.0, "metrics_port": None, "deadline": 20.0, "patience": 30.0}
+        deployment.make(e, folder, where, **(options | settings))
+        made = Network(folder, halves, [faults] * e.devices if isinstance(faults, Faults) else faults)
+        try:
+            for i in range(e.devices):
+                made.start(i)
+            yield made
+        finally:
+            for process in made.processes.values():
+                process.kill()
+                process.join()
+    finally:
+        halves.remove()

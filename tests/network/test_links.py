@@ -1,0 +1,266 @@
+"""The exchange between neighbours: both ends of a link agree, whoever is late or hostile."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from functools import partial
+from operator import mul
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drdsgd.network.links import BAD_MESSAGES, BEHIND, WAITING_MESSAGES, Links
+from drdsgd.network.messages import HEADER_BYTES, Header, Kind, pack
+from tests.network.made import all_at_once, joined_links
+
+FULL = [(0, 1), (0, 2), (1, 2)]
+
+
+def x(value: float, size: int = 4) -> torch.Tensor:
+    return torch.full((1, size), value, dtype=torch.float64)
+
+
+def exchanged(links: dict[int, Links], t: int = 0, k: int = 0) -> dict[int, set[int]]:
+    """With whom each device exchanged, when all are at it."""
+    tasks = [partial(one.exchange, t, k, x(float(i)), list(one.boxes)) for i, one in links.items()]
+    found = dict(zip(links, all_at_once(tasks), strict=True))
+    for heard in found.values():
+        assert all(numbers.equal(x(float(j))) for j, numbers in heard.items())
+    return {i: set(heard) for i, heard in found.items()}
+
+
+def tell(links: Links, message: Header, payload: bytes | None = None) -> None:
+    """Let a message come from the neighbour that it names."""
+    content = bytes(8 * message.numbers) if payload is None else payload
+    links.receive(message.sender, pack(message, torch.float64), lambda: content, len(content))
+
+
+def test_everybody_gets_everything() -> None:
+    links = joined_links(FULL)
+    for t, k in ((0, 0), (0, 1), (1, 0)):
+        assert exchanged(links, t, k) == {0: {1, 2}, 1: {0, 2}, 2: {0, 1}}
+    assert all(box.missed == 0 and not box.dropped for one in links.values() for box in one.boxes.values())
+
+
+@settings(max_examples=25)
+@given(lost=st.sets(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2]), st.sampled_from([*Kind]))))
+def test_both_ends_agree_unless_a_yes_is_lost(lost: set[tuple[int, int, Kind]]) -> None:
+    on = [False]
+
+    def deliver(i: int, j: int, header: bytes) -> bool:
+        return not on[0] or (i, j, Kind(header[5])) not in lost
+
+    links = joined_links(FULL, deliver=deliver, deadline=0.05)
+    on[0] = True
+    found = exchanged(links)
+    for i, j in FULL:
+        if (i, j, Kind.DATA) in lost or (j, i, Kind.DATA) in lost:
+            assert j not in found[i] and i not in found[j]
+        elif (i, j, Kind.YES) not in lost and (j, i, Kind.YES) not in lost:
+            assert j in found[i] and i in found[j]
+        else:  # who hears no yes leaves the link out, and the other may not know
+            assert (j in found[i]) == ((j, i, Kind.YES) not in lost)
+            assert (i in found[j]) == ((i, j, Kind.YES) not in lost)
+
+
+def test_after_a_lost_message_nobody_waits_for_the_deadline() -> None:
+    """Whoever sees that something is missing says so."""
+    links = joined_links(FULL, deliver=lambda i, j, header: (i, j, header[5]) != (0, 1, Kind.DATA), deadline=60.0)
+    begun = time.monotonic()
+    assert exchanged(links) == {0: {2}, 1: {2}, 2: {0, 1}}
+    assert time.monotonic() - begun < 30
+
+
+def test_one_that_is_gone_is_not_waited_for() -> None:
+    links = joined_links(FULL, deadline=60.0)
+    links[0].gone(2)
+    links[1].gone(2)
+    del links[2]
+    assert exchanged(links) == {0: {1}, 1: {0}}
+
+
+def test_one_that_dies_in_an_exchange_ends_the_waiting() -> None:
+    links = joined_links([(0, 1)], deadline=60.0)
+    waiting = partial(links[0].exchange, 0, 0, x(0.0), [1])
+
+    def die() -> None:
+        time.sleep(0.1)
+        links[0].gone(1)
+
+    assert all_at_once([waiting, die])[0] == {}
+
+
+def test_one_that_is_late_is_left_out_by_both() -> None:
+    links = joined_links([(0, 1)], deadline=0.1)
+    assert links[0].exchange(0, 0, x(0.0), [1]) == {}
+    assert links[1].exchange(0, 0, x(1.0), [0]) == {}
+    assert links[0].boxes[1].missed == links[1].boxes[0].missed == 1
+    # what came too late is not for the next exchange
+    assert exchanged(links, 1) == {0: {1}, 1: {0}}
+    assert links[0].boxes[1].dropped.total() <= 1
+
+
+def test_one_that_misses_many_exchanges_is_not_waited_for_until_it_is_back() -> None:
+    links = joined_links([(0, 1)], deadline=0.05)
+    for t in range(BEHIND + 1):
+        links[0].exchange(t, 0, x(0.0), [1])
+    links[0].deadline = 60.0
+    begun = time.monotonic()
+    assert links[0].exchange(BEHIND + 1, 0, x(0.0), [1]) == {}
+    assert time.monotonic() - begun < 30
+    links[0].begin(BEHIND + 2)
+    assert links[1].furthest() == BEHIND + 1  # from which it knows where to go on
+    assert exchanged(links, BEHIND + 2) in ({0: {1}, 1: {0}}, {0: set(), 1: set()})
+    assert exchanged(links, BEHIND + 3) == {0: {1}, 1: {0}}
+
+
+def test_a_neighbour_that_runs_something_else_is_never_heard() -> None:
+    links = joined_links([(0, 1)])
+    links[0].gone(1)
+    links[1].gone(0)
+    links[1]._digest = b"e" * 32
+    links[0].here(1)
+    links[1].here(0)
+    assert links[0].meet(0.05) == ["device-1"]
+    assert links[1].meet(0.05) == ["device-0"]
+    assert links[0].boxes[1].dropped["runs something else"] >= 1 and links[0].boxes[1].bad == 0
+    tell(links[0], Header(Kind.DATA, 1, 0, 0, 4))
+    assert links[0].boxes[1].dropped["before its hello"] == 1
+
+
+def test_meeting_tells_who_is_missing() -> None:
+    links = joined_links([(0, 1), (0, 2)], meet=False)
+    links[0].gone(2)
+    seen: list[list[str]] = []
+    links[1].meet(0.01)
+    assert links[0].meet(1.2, seen.append) == ["device-2"]
+    assert seen[-1] == ["device-2"]
+
+
+def test_stale_rounds_and_replays_are_dropped() -> None:
+    links = joined_links([(0, 1)])
+    links[0].begin(5)
+    box = links[0].boxes[1]
+    tell(links[0], Header(Kind.DATA, 1, 4, 0, 4))
+    assert box.dropped == {"late": 1} and not box.data and box.bad == 0
+    tell(links[0], Header(Kind.DATA, 1, 5, 0, 4))
+    tell(links[0], Header(Kind.DATA, 1, 5, 0, 4), payload=b"\x01" * 32)
+    assert box.dropped["came twice"] == 1 and box.data[5, 0].sum() == 0
+    tell(links[0], Header(Kind.YES, 1, 5, 0))
+    tell(links[0], Header(Kind.NO, 1, 5, 0))
+    assert box.dropped["came twice"] == 2 and box.answers[5, 0]
+    tell(links[0], Header(Kind.DATA, 1, 101, 0, 4))
+    assert box.dropped["beyond the last round"] == 1 and box.round == 5
+
+
+def test_numbers_of_another_shape_are_not_used() -> None:
+    links = joined_links([(0, 1)])
+    tell(links[0], Header(Kind.DATA, 1, 0, 0, 3))
+    tell(links[0], Header(Kind.YES, 1, 0, 0))
+    assert links[0].exchange(0, 0, x(0.0), [1]) == {}
+    assert links[0].boxes[1].dropped == {"another number of numbers": 1}
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_ten_thousand_hostile_messages(staleness: int) -> None:
+    """No crash, bounded memory, an exchange with the others as ever, and the neighbour is cut off."""
+    events: list[tuple[str, dict[str, Any]]] = []
+    size = 1000
+    links = joined_links(
+        FULL, size=size, staleness=staleness, log=lambda event, /, **about: events.append((event, about)), deadline=5.0
+    )
+    draw, victim = random.Random(1), links[0]
+    good = pack(Header(Kind.DATA, 1, 0, 0, size), torch.float64)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for n in range(10_000):
+        kind, length = draw.randrange(6), draw.choice([0, 8, 8 * size, 8 * size + 1])
+        header = bytearray(good)
+        if kind == 0:  # fuzzed header
+            header[draw.randrange(HEADER_BYTES)] = draw.randrange(256)
+        elif kind == 1:  # no header at all
+            header = bytearray(draw.randbytes(draw.randrange(2 * HEADER_BYTES)))
+        elif kind == 2:  # huge lengths
+            header, length = bytearray(pack(Header(Kind.DATA, 1, 0, 0, 2**40), torch.float64)), 2**43
+        elif kind == 3:  # rounds of the future, valid in themselves
+            header, length = bytearray(pack(Header(Kind.DATA, 1, n % 100, n % 7, size), torch.float64)), 8 * size
+        elif kind == 4:  # replays
+            length = 8 * size
+        content = b"\xff" * 8 if kind == 5 else bytes(8)  # all ones: not a number
+        victim.receive(1, bytes(header), partial(mul, content, length // 8), length)
+        if n == 50:
+            assert len(victim.boxes[1].data) <= WAITING_MESSAGES * size
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 8 * size * (WAITING_MESSAGES + 2) + 100_000
+    box = victim.boxes[1]
+    assert box.cut and box.bad == BAD_MESSAGES and not box.data and box.newest is None
+    assert [event for event, _ in events].count("neighbour is cut off") == 1
+    assert len(events) < 40  # the log does not grow with the messages
+    # the others have what they always had
+    del links[1]
+    for t in (0, 1):
+        tasks = [partial(links[i].exchange, t, 0, x(float(i), size), [j]) for i, j in ((0, 2), (2, 0))]
+        assert [set(found) for found in all_at_once(tasks)] == [{2}, {0}]
+    assert victim.exchange(2, 0, x(0.0, size), [1]) == {}
+
+
+def test_with_staleness_the_newest_is_used_and_nobody_waits() -> None:
+    links = joined_links([(0, 1)], staleness=2, deadline=0.2)
+    assert links[0].exchange(0, 0, x(0.0), [1]) == {}  # nothing has come yet
+    assert links[1].exchange(0, 0, x(1.0), [0])[0].equal(x(0.0))
+    links[0].deadline = 60.0
+    begun = time.monotonic()
+    for t in (1, 2):  # as old as two rounds
+        assert links[0].exchange(t, 0, x(0.0), [1])[1].equal(x(1.0))
+    assert time.monotonic() - begun < 30
+    links[0].deadline = 0.05
+    assert links[0].exchange(3, 0, x(0.0), [1]) == {}
+    assert links[1].exchange(5, 0, x(5.0), [0])[0].equal(x(0.0))
+    assert links[0].exchange(4, 0, x(0.0), [1])[1].equal(x(5.0))  # newer than its own round
+    tell(links[0], Header(Kind.DATA, 1, 3, 0, 4))
+    assert links[0].boxes[1].dropped["late"] == 1
+
+
+def test_the_newest_model_of_one_that_is_ahead() -> None:
+    links = joined_links([(0, 1)])
+    assert links[0].newest_model(0, 0.01) is None
+    tell(links[0], Header(Kind.DATA, 1, 7, 0, 1))
+    tell(links[0], Header(Kind.DATA, 1, 7, 1, 4), payload=b"".join([x(3.0).numpy().tobytes()]))
+    found = links[0].newest_model(7, 0.01)
+    assert found is not None and found[0] == 7 and found[1].equal(x(3.0)[0])
+    assert links[0].newest_model(8, 0.01) is None
+    links[0].begin(7)
+    assert links[0].boxes[1].newest is None
+
+
+def test_leaving_waits_for_the_others_to_be_done() -> None:
+    links = joined_links([(0, 1)])
+
+    def later() -> None:
+        time.sleep(0.2)
+        links[1].leave(100, 5.0)
+
+    begun = time.monotonic()
+    all_at_once([partial(links[0].leave, 100, 60.0), later])
+    assert 0.1 < time.monotonic() - begun < 30
+
+
+def test_one_that_comes_back_is_greeted_and_starts_afresh() -> None:
+    links = joined_links([(0, 1)])
+    exchanged(links, 3)
+    links[0].gone(1)
+    assert links[0].furthest() == -1
+    links[0].gone(1)  # told twice
+    links[1].gone(0)
+    links[0].here(1)
+    links[1].here(0)
+    links[0].meet(0.01)
+    assert links[1].meet(0.01) == [] and links[0].meet(0.01) == []
+    assert links[0].furthest() == 3
+    assert exchanged(links, 4) == {0: {1}, 1: {0}}

@@ -1,0 +1,209 @@
+"""Devices as real processes: undisturbed they are the local run; disturbed they finish, and nearly as well."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from drdsgd import checkpoint, records, runs
+from drdsgd.engines.local import Alone
+from drdsgd.experiment import Experiment
+from drdsgd.metrics import Metrics
+from drdsgd.network import deployment, joined, node
+from drdsgd.records import Folder
+from tests.network.made import deploy, models, play
+from tests.network.scenarios import Faults, network
+from tests.program import wait_for
+from tests.refusing import message
+
+DIGITS = Experiment(
+    dataset="digits", devices=10, p=0.5, model="mlp:32", mu=1.0, loss_clip=1.0, rounds=100, eval_every=10,
+    checkpoint_every=10, threads=1, eta_schedule="linear:0.1", dtype="float64",
+)  # fmt: skip
+WITHIN = 3.0  # points of accuracy
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> functools.partial[Tensor]:
+    """The same experiment in one process: its folder, and with it what it ended with."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    runs.run(DIGITS, folder)
+    return functools.partial(_models, folder)
+
+
+def _models(folder: Path) -> Tensor:
+    progress = checkpoint.load(folder / "checkpoint", Alone(DIGITS.devices))
+    assert progress is not None
+    return progress.state.theta
+
+
+def undisturbed(local: functools.partial[Tensor]) -> Metrics:
+    return records.read(local.args[0]).final
+
+
+def spread(theta: Tensor) -> float:
+    """The consensus distance."""
+    return float((theta - theta.mean(0)).square().sum(1).mean())
+
+
+def worst(folder: Path, among: set[int]) -> float:
+    final = records.read(joined.join(folder)).final
+    return min(value for i, value in enumerate(final.local.per_device) if i in among)
+
+
+def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+    with network(tmp_path / "net", DIGITS) as devices:
+        devices.wait()
+    assert torch.allclose(models(tmp_path / "net"), local(), rtol=1e-9, atol=1e-11)
+    final = records.read(joined.join(tmp_path / "net")).final
+    assert final.round == 100 and final.local.per_device == pytest.approx(undisturbed(local).local.per_device, abs=1e-9)
+    assert final.floats_sent == undisturbed(local).floats_sent
+
+
+def test_two_of_ten_are_killed_and_one_comes_back(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+    draw = random.Random(7)
+    first, second = draw.sample(range(10), 2)
+    with network(tmp_path / "net", DIGITS, Faults(slow=0.03)) as devices:
+        wait_for(lambda: devices.round(first) >= draw.randrange(10, 30))
+        devices.kill(first)
+        wait_for(lambda: devices.round(second) >= 40)
+        devices.kill(second)
+        devices.start(first)
+        devices.wait()
+        assert "took a neighbour's model" in devices.log(first)
+        assert devices.log(first)[-1] == "neighbour is gone" or "finished" in devices.log(first)
+    assert Folder(devices.paths[second].parent / "run").status == "unfinished"
+    finished = {*range(10)} - {second}
+    assert all(Folder(devices.paths[i].parent / "run").status == "finished" for i in finished)
+    assert worst(tmp_path / "net", finished) >= undisturbed(local).local.worst - WITHIN
+
+
+def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+    # two rings of five, and five links between them
+    links = [(i, j) for i in range(5) for j in ((i + 1) % 5, i + 5)] + [(5 + i, 5 + (i + 1) % 5) for i in range(5)]
+    (tmp_path / "graph.txt").write_text("".join(f"{i} {j}\n" for i, j in links))
+    e = DIGITS.replace(rounds=200, graph=str(tmp_path / "graph.txt"), p=None)
+    runs.run(e, tmp_path / "local")
+    cut = tmp_path / "cut"
+    halves = [frozenset(range(5)), frozenset(range(5, 10))]
+    with network(
+        tmp_path / "net", e, [Faults(slow=0.04, cut=cut, beyond=halves[i < 5]) for i in range(10)], deadline=2.0
+    ) as devices:
+        wait_for(lambda: devices.round(0) >= 20)
+        if devices.halves.there:
+            devices.halves.cable("down")
+        else:
+            cut.touch()
+        at = {half: devices.round(half) for half in (0, 5)}
+        wait_for(lambda: all(devices.round(half) >= at[half] + 30 for half in at))
+        split = spread(models(tmp_path / "net"))
+        if devices.halves.there:
+            devices.halves.cable("up")
+        else:
+            cut.unlink()
+        devices.wait()
+    assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
+    ended, whole = models(tmp_path / "net"), _local(tmp_path / "local", 10)
+    assert spread(ended) < 2 * spread(whole) < split
+    assert worst(tmp_path / "net", {*range(10)}) >= records.read(tmp_path / "local").final.local.worst - WITHIN
+
+
+def _local(folder: Path, K: int) -> Tensor:
+    progress = checkpoint.load(folder / "checkpoint", Alone(K))
+    assert progress is not None
+    return progress.state.theta
+
+
+def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+    with network(tmp_path / "net", DIGITS, Faults(lost=0.1, late=0.1, late_by=0.2), deadline=0.1) as devices:
+        devices.wait()
+    assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
+    assert worst(tmp_path / "net", {*range(10)}) >= undisturbed(local).local.worst - WITHIN
+
+
+def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
+    deploy(tmp_path / "net", rounds=40)
+    stopped = dict.fromkeys(range(5), False)
+
+    def stop_at(i: int, progress: object) -> None:
+        stopped[i] = getattr(progress, "state").t >= 15  # noqa: B009 (watch gives more than is used here)
+
+    paths = deployment.devices(tmp_path / "net")
+    from functools import partial
+
+    from drdsgd.errors import Interrupted
+    from tests.network.made import all_at_once
+
+    def one(i: int) -> str:
+        try:
+            return node.run(
+                paths[i], threads=1, watch=lambda progress, _: stop_at(i, progress), stop=lambda: stopped[i],
+                in_own_process=False,
+            ).status  # fmt: skip
+        except Interrupted as said:
+            return str(said)
+
+    assert all(said == "stopped after round 15 of 40" for said in all_at_once([partial(one, i) for i in range(5)]))
+    assert all(outcome is not None and outcome.status == "finished" for outcome in play(tmp_path / "net"))
+    e = Experiment(**deployment.load(paths[0]).experiment, threads=1)
+    runs.run(e, tmp_path / "local")
+    assert torch.allclose(models(tmp_path / "net"), _local(tmp_path / "local", 5), rtol=1e-9, atol=1e-11)
+    # and once more: there is nothing left to do
+    assert [outcome.progress for outcome in play(tmp_path / "net") if outcome] == [None] * 5
+
+
+def test_stale_models_are_good_enough(tmp_path: Path) -> None:
+    """One device is slow; nobody waits for it longer than the models of two rounds ago allow."""
+    e = deploy(tmp_path / "net", rounds=60, settings={"staleness": 2})
+    outcomes = play(tmp_path / "net", watch=lambda i, progress: time.sleep(0.01 if i == 0 else 0.0))
+    assert all(outcome is not None and outcome.status == "finished" for outcome in outcomes)
+    runs.run(e, tmp_path / "local")
+    there, here = (spread(x) for x in (models(tmp_path / "net"), _local(tmp_path / "local", 5)))
+    assert there < 3 * here
+
+
+def test_a_device_with_data_of_its_own(tmp_path: Path) -> None:
+    import numpy as np
+
+    from drdsgd.network.commands import init
+    from tests.network.made import free_ports
+
+    ports = free_ports(3)
+    (tmp_path / "hosts").write_text("".join(f"site-{i} 127.0.0.1:{port}\n" for i, port in enumerate(ports)))
+    given = {"graph": "complete", "model": "logistic", "rounds": 10, "eta": 0.1, "batch_size": 4}
+    init(
+        given, tmp_path / "net", tmp_path / "hosts", 0, own_data=True, classes=3, days=1.0, metrics_port=None,
+        mean_samples=None, deadline=20.0, staleness=0,
+    )  # fmt: skip
+    paths = deployment.devices(tmp_path / "net")
+    message(lambda: node.run(paths[0]), "site-0", "0 .npz files")
+    draw = np.random.default_rng(1)
+    for i, path in enumerate(paths):
+        x, y = draw.normal(size=(20 + i, 4)).astype(np.float32), draw.integers(0, 3, 20 + i)
+        np.savez(path.parent / "data" / "mine.npz", x=x, y=y, x_test=x, y_test=y)
+    assert all(outcome is not None and outcome.status == "finished" for outcome in play(tmp_path / "net"))
+    record = records.read(joined.join(tmp_path / "net"))
+    assert [sum(counts) for counts in record.network.label_counts] == [20, 21, 22]
+
+
+def test_what_a_device_refuses(tmp_path: Path) -> None:
+    deploy(tmp_path / "net")
+    folder = tmp_path / "net" / "device-0"
+    key = (folder / "device.key").read_bytes()
+    (folder / "device.key").unlink()
+    message(lambda: node.run(folder), "there is no key", "join")
+    (folder / "device.key").write_bytes(key)
+    own = (folder / "device.pem").read_bytes()
+    (folder / "device.pem").write_bytes((tmp_path / "net" / "device-1" / "device.pem").read_bytes())
+    message(lambda: node.run(folder), "is the certificate of device-1, not of device-0")
+    (folder / "device.pem").write_bytes(own)
+    text = (folder / "device.toml").read_text()
+    (folder / "device.toml").write_text(text.replace('"ring"', '"complete"'))
+    message(lambda: node.run(folder), "device.toml", "the neighbours of device 0 are [1, 4]")
+    assert not (folder / "run").exists()
