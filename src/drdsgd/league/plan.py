@@ -21,7 +21,7 @@ from typing import Any
 
 from drdsgd.league.entrants import ENTRANTS, OURS, Entrant
 from drdsgd.league.tuning import Point, Search, search
-from drdsgd.paper import fig4
+from drdsgd.paper import fig3, fig4
 from drdsgd.paper.fair import VALIDATION
 from drdsgd.paper.plan import DataName, Group, Settings, base, waiting
 from drdsgd.paper.store import Done, Kept, ends
@@ -41,15 +41,20 @@ __all__ = [
     "reported",
 ]
 
-K, T = 25, 300
+K = 25
+ROUNDS: dict[DataName, int] = {"Fashion-MNIST": 300, "CIFAR-10": fig3.ROUNDS["CIFAR-10"]}
 GRAPHS: dict[str, dict[str, Any]] = {
     "Erdős–Rényi, p = 0.3": {"graph": "erdos-renyi", "p": 0.3},
     "ring": {"graph": "ring"},
 }
 # trials of each entrant on each graph, and seeds of each trial
-TRIALS, TUNING_SEEDS = 12, 2
-# multiples of the step size at equal rounds that are tried at equal floats; and where that is done
-AGAIN, AT_EQUAL_FLOATS = (1.0, 0.5, 2.0), ("Erdős–Rényi, p = 0.3",)
+TRIALS: dict[DataName, int] = {"Fashion-MNIST": 12, "CIFAR-10": 6}
+TUNING_SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
+# a run on CIFAR-10 takes as long as twelve on Fashion-MNIST: a handful of entrants, on the first graph, and three seeds
+HANDFUL = ("DSGD", "DR-DSGD, normalized", "AD-GDA", "QG-DSGDm", OURS, "pooled data, group DRO")
+HANDFUL_SEEDS = 3
+# multiples of the step size at equal rounds that are tried at equal floats
+AGAIN, MAIN = (1.0, 0.5, 2.0), "Erdős–Rényi, p = 0.3"
 # what may happen to a method, and which ones it happens to
 FAILING, LABELS = "20 % of links fail", "one device has random labels"
 UNCAPPED = f"{LABELS}, weights not capped"
@@ -74,7 +79,17 @@ class Arena:
     def fields(self, entrant: Entrant) -> dict[str, Any]:
         """What all runs of an entrant have here."""
         here = {} if "graph" in entrant.fields else GRAPHS[self.graph]
-        return {**base(self.s, self.data, K, T, **here), "eta_schedule": "linear", **entrant.fields}
+        return {**base(self.s, self.data, K, ROUNDS[self.data], **here), "eta_schedule": "linear", **entrant.fields}
+
+    @property
+    def main(self) -> bool:
+        """Whether it is the one in which goals are set, at equal floats and in harder circumstances, too."""
+        return self.data == "Fashion-MNIST" and self.graph == MAIN
+
+    @property
+    def trials(self) -> int:
+        """Of each entrant."""
+        return 3 if self.s.quick else TRIALS[self.data]
 
 
 @dataclass(frozen=True)
@@ -92,15 +107,20 @@ class Place:
 
 
 def arenas(s: Settings) -> list[Arena]:
-    """Fashion-MNIST on every graph; a quick check has few entrants."""
+    """Fashion-MNIST on every graph, and CIFAR-10 on one with a handful; a quick check has few entrants everywhere."""
     entrants = tuple(one for one in ENTRANTS if not s.quick or one.name in QUICK or one.kind == "pooled")
-    return [Arena("Fashion-MNIST", graph, s, entrants) for graph in GRAPHS]
+    handful = tuple(one for one in entrants if one.name in HANDFUL)
+    few = replace(s, seeds=s.seeds[:HANDFUL_SEEDS])
+    return [
+        *(Arena("Fashion-MNIST", graph, s, entrants) for graph in GRAPHS),
+        Arena("CIFAR-10", MAIN, few, handful),
+    ]
 
 
 def trial(arena: Arena, entrant: Entrant, point: Point) -> Group:
     """The runs on validation data at a point."""
     s = arena.s
-    wanted = 1 if s.quick else TUNING_SEEDS
+    wanted = 1 if s.quick else TUNING_SEEDS[arena.data]
     seeds = tuple(itertools.islice((seed for seed in itertools.count(100) if seed not in s.seeds), wanted))
     fields = {**arena.fields(entrant), **point, "validation": VALIDATION}
     return Group.of(replace(s, seeds=seeds), {**fields, "eval_every": fields["rounds"]})
@@ -124,8 +144,7 @@ def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
         return score(group.runs(done), group)
 
     eta = Group.of(arena.s, arena.fields(entrant)).example.eta
-    budget = 3 if arena.s.quick else TRIALS
-    return Place(arena, entrant, search({"eta": eta, **entrant.start}, entrant.all_axes, budget, known))
+    return Place(arena, entrant, search({"eta": eta, **entrant.start}, entrant.all_axes, arena.trials, known))
 
 
 def at_equal_rounds(one: Place, **changes: Any) -> Group:
@@ -189,9 +208,9 @@ def reported(one: Place, dsgd: Place, done: Done) -> Group:
     return at_equal_rounds(one) if at_floats is None else at_floats.reported
 
 
-def paper_runs(s: Settings) -> dict[str, Group]:
+def paper_runs(s: Settings, data: DataName) -> dict[str, Group]:
     """DSGD and DR-DSGD at the paper's settings, as in Fig. 4: K = 25, p = 0.3, mu = 6."""
-    first = next(iter(fig4.cases(s, "Fashion-MNIST").values()))
+    first = next(iter(fig4.cases(s, data).values()))
     return first.pair(s)
 
 
@@ -212,15 +231,16 @@ def hardships(one: Place) -> dict[str, Group]:
 
 def groups(s: Settings, done: Done) -> list[Group]:
     """All runs of the league, as far as one can say by now."""
-    found = list(paper_runs(s).values())
+    found: list[Group] = []
     for arena in arenas(s):
         here = places(arena, done)
+        found += paper_runs(arena.s, arena.data).values()
         for one in here.values():
             found += [trial(arena, one.entrant, point) for point, _ in one.found.tried]
             found += [trial(arena, one.entrant, point) for point in one.found.wanted]
             found.append(at_equal_rounds(one))
-            found += hardships(one).values() if arena.graph in AT_EQUAL_FLOATS else ()
-        if arena.graph in AT_EQUAL_FLOATS:
+            found += hardships(one).values() if arena.main else ()
+        if arena.main:
             for one in here.values():
                 if (at_floats := at_equal_floats(one, here["DSGD"], done)) is not None:
                     found += [*at_floats.trials, at_floats.reported]

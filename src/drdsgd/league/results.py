@@ -14,7 +14,7 @@ from drdsgd.files import write_text
 from drdsgd.league.entrants import ENTRANTS, OURS
 from drdsgd.league.goals import LIMIT, goals, limit
 from drdsgd.league.plan import (
-    AT_EQUAL_FLOATS,
+    HANDFUL_SEEDS,
     TRIALS,
     TUNING_SEEDS,
     Arena,
@@ -54,7 +54,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
         here = places(arena, done)
         ends_ += list(_end_rows(arena, here, done))
         tuning += list(_tuning_rows(here))
-        stem = folder / ("front-" + ("ring" if arena.graph == "ring" else "erdos-renyi"))
+        stem = folder / f"front-{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
         _save(front(arena, here, done), stem)
         blocks += [
             Heading(f"{arena.data}, {arena.graph}: equal rounds"),
@@ -64,7 +64,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
             ),
             _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, limit(here), s, done),
         ]
-        if arena.graph in AT_EQUAL_FLOATS:
+        if arena.main:
             counted = {name: reported(one, here["DSGD"], done) for name, one in here.items()}
             _save(against_floats(counted, done), folder / "floats")
             blocks += [
@@ -82,13 +82,16 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
 
 
 def _about(s: Settings) -> list[Block]:
-    trials, seeds = (3, 1) if s.quick else (TRIALS, TUNING_SEEDS)
+    first, second = (
+        (3, 1) if s.quick else (TRIALS[data], TUNING_SEEDS[data]) for data in ("Fashion-MNIST", "CIFAR-10")
+    )
     return [
         Text(
             "Every method on the same devices: 25 of them, 2 shards each, the same model, batches and first model. "
-            f"Each is tuned on each graph over {trials} trials of {seeds} seeds on validation data cut from the "
+            f"Each is tuned on each graph over {first[0]} trials of {first[1]} seeds on validation data cut from the "
             "training set, by the consensus model's worst accuracy: step size and schedule first, then its own "
-            f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error."
+            f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error. CIFAR-10 is slow: a "
+            f"handful of methods, {second[0]} trials of {second[1]} seed, then {HANDFUL_SEEDS} seeds."
         ),
         Text(
             f"The limit is {LIMIT}: all data in one place, with the same model and as many gradients, and weights by "
@@ -155,7 +158,7 @@ def _hard_table(here: Mapping[str, Place], s: Settings, done: Done) -> Table:
 def _end_rows(arena: Arena, here: Mapping[str, Place], done: Done) -> Iterator[Row]:
     for name, one in here.items():
         sides = {"equal rounds": at_equal_rounds(one)}
-        if arena.graph in AT_EQUAL_FLOATS:
+        if arena.main:
             sides |= {"equal floats": reported(one, here["DSGD"], done), **hardships(one)}
         for side, group in sides.items():
             for run in group.runs(done):
@@ -169,7 +172,7 @@ def _tuning_rows(here: Mapping[str, Place]) -> Iterator[Row]:
         for number, (point, score) in enumerate(one.found.tried):
             settings = " ".join(f"{key}={value}" for key, value in point.items())
             yield {
-                "graph": one.arena.graph, "method": name, "trial": number, "settings": settings,
+                "data": one.arena.data, "graph": one.arena.graph, "method": name, "trial": number, "settings": settings,
                 "worst_on_validation": f"{score:.2f}", "chosen": point == one.tuned,
             }  # fmt: skip
 
@@ -186,8 +189,9 @@ def _save(figure: Figure, stem: Path) -> None:
 def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
     """Worst against average accuracy: who is above and to the right of whom. Numbers are explained beside it."""
     sides = {name: (one.entrant.kind, at_equal_rounds(one)) for name, one in here.items()}
-    if arena.graph in AT_EQUAL_FLOATS:
-        sides |= {f"{name}, the paper's η": ("without a server", group) for name, group in paper_runs(arena.s).items()}
+    if arena.graph != "ring":
+        paper = paper_runs(arena.s, arena.data)
+        sides |= {f"{name}, the paper's η": ("without a server", group) for name, group in paper.items()}
     found = [
         (name, kind, _estimate(runs, "consensus", "average"), _estimate(runs, "consensus", "worst"))
         for name, (kind, group) in sides.items()
