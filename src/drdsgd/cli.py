@@ -619,8 +619,9 @@ def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a
     from drdsgd.network import deployment, joined, together
     from drdsgd.progress import bar
 
-    devices = [deployment.load(path) for path in deployment.devices(folder)]
-    total = sum(int(device.experiment["rounds"]) for device in devices)
+    paths = deployment.devices(folder)
+    devices = [deployment.experiment_of(deployment.load(path), path.parent) for path in paths]
+    total = sum(e.rounds for e in devices)
     with bar(_console(stderr=True), f"{len(devices)} devices", total) as advance:
         together.run(folder, advance)
     path = joined.join(folder)
@@ -670,8 +671,8 @@ def node(
             note = f"own accuracy {progress.metrics.local.average:.1f} %"
         advance(progress.state.t, ", ".join(filter(None, (note, f"without {' '.join(missing)}" if missing else ""))))
 
-    rounds = int(device.experiment.get("rounds", 0)) or None
-    with bar(_console(stderr=True), device.name, rounds) as advance:
+    rounds = device.experiment.get("rounds")
+    with bar(_console(stderr=True), device.name, rounds if isinstance(rounds, int) else None) as advance:
         outcome = nodes.run(
             file, threads=_count("threads", threads), watch=watch, speak=log,
             waiting=lambda missing: advance(0, f"waiting for {' '.join(missing)}"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from drdsgd import checkpoint
 from drdsgd.engines.local import Alone
-from drdsgd.errors import Interrupted
+from drdsgd.errors import InputError, Interrupted
 from drdsgd.experiment import Experiment
 from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
@@ -75,6 +76,8 @@ def joined_links(
         for links in made.values():
             links.meet(0.01)
         assert all(links.meet(0.01) == [] for links in made.values())
+    for links in made.values():
+        links.running = True
     return made
 
 
@@ -124,11 +127,16 @@ def play(folder: Path, watch: Callable[[int, Progress], None] = lambda i, progre
 
 def models(folder: Path) -> Tensor:
     """The models of a deployment's devices in their checkpoints, [K, d]."""
-    found = []
-    for path in deployment.devices(folder):
-        ranks = Alone(1)
-        ranks.rows = torch.tensor([deployment.load(path).number])
-        progress = checkpoint.load(path.parent / "run" / "checkpoint", ranks)
-        assert progress is not None
-        found.append(progress.state.theta[0])
-    return torch.stack(found)
+    return torch.stack([_model(path) for path in deployment.devices(folder)])
+
+
+def _model(path: Path) -> Tensor:
+    ranks = Alone(1)
+    ranks.rows = torch.tensor([deployment.load(path).number])
+    for _ in range(20):  # one that is at work may put another in its place meanwhile
+        with suppress(InputError):
+            progress = checkpoint.load(path.parent / "run" / "checkpoint", ranks)
+            if progress is not None:
+                return progress.state.theta[0]
+        time.sleep(0.1)
+    raise AssertionError(f"no checkpoint of {path}")

@@ -64,7 +64,7 @@ def fits(folder: Path, out: Path, name: str, host: str) -> bool:
     certificate = certificate_in(folder)
     [listens] = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return (
-        authority_of(out).signed(certificate)
+        certificates.was_signed(certificate, authority_of(out).certificate)
         and certificates.name_of(certificate) == name
         and str(listens.value) == host
     )

@@ -125,7 +125,10 @@ def test_every_device_has_its_own_key_and_a_certificate_that_fits(tmp_path: Path
     for folder, place in zip(folders, where, strict=True):
         assert folder.name == place.name
         certificate = certificates.read_certificate(folder / "device.pem")
-        assert authority.signed(certificate) and certificates.name_of(certificate) == place.name
+        assert (
+            certificates.was_signed(certificate, authority.certificate)
+            and certificates.name_of(certificate) == place.name
+        )
         [host] = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert str(host.value) == place.host
         key = serialization.load_pem_private_key((folder / "device.key").read_bytes(), password=None)

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drdsgd.network.links import BAD_MESSAGES, BEHIND, WAITING_MESSAGES, Links
+from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, Links
 from drdsgd.network.messages import HEADER_BYTES, Header, Kind, pack
 from tests.network.made import all_at_once, joined_links
 
@@ -47,7 +47,7 @@ def test_everybody_gets_everything() -> None:
     assert all(box.missed == 0 and not box.dropped for one in links.values() for box in one.boxes.values())
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(lost=st.sets(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2]), st.sampled_from([*Kind]))))
 def test_both_ends_agree_unless_a_yes_is_lost(lost: set[tuple[int, int, Kind]]) -> None:
     on = [False]
@@ -55,7 +55,7 @@ def test_both_ends_agree_unless_a_yes_is_lost(lost: set[tuple[int, int, Kind]]) 
     def deliver(i: int, j: int, header: bytes) -> bool:
         return not on[0] or (i, j, Kind(header[5])) not in lost
 
-    links = joined_links(FULL, deliver=deliver, deadline=0.05)
+    links = joined_links(FULL, deliver=deliver, deadline=0.3)
     on[0] = True
     found = exchanged(links)
     for i, j in FULL:
@@ -136,10 +136,8 @@ def test_a_neighbour_that_runs_something_else_is_never_heard() -> None:
 def test_meeting_tells_who_is_missing() -> None:
     links = joined_links([(0, 1), (0, 2)], meet=False)
     links[0].gone(2)
-    seen: list[list[str]] = []
     links[1].meet(0.01)
-    assert links[0].meet(1.2, seen.append) == ["device-2"]
-    assert seen[-1] == ["device-2"]
+    assert links[0].meet(0.05) == ["device-2"]
 
 
 def test_stale_rounds_and_replays_are_dropped() -> None:
@@ -178,6 +176,7 @@ def test_ten_thousand_hostile_messages(staleness: int) -> None:
     good = pack(Header(Kind.DATA, 1, 0, 0, size), torch.float64)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
+    most = 0
     for n in range(10_000):
         kind, length = draw.randrange(6), draw.choice([0, 8, 8 * size, 8 * size + 1])
         header = bytearray(good)
@@ -193,12 +192,17 @@ def test_ten_thousand_hostile_messages(staleness: int) -> None:
             length = 8 * size
         content = b"\xff" * 8 if kind == 5 else bytes(8)  # all ones: not a number
         victim.receive(1, bytes(header), partial(mul, content, length // 8), length)
-        if n == 50:
-            assert len(victim.boxes[1].data) <= WAITING_MESSAGES * size
+        if n % 50 == 0:
+            victim.boxes[1].bad = min(victim.boxes[1].bad, BAD_MESSAGES - 60)  # so that it is not cut off too soon
+        most = max(most, sum(map(len, victim.boxes[1].data.values())))
+    assert 0 < most <= (1 + MORE_MESSAGES) * size
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert grown < 8 * size * (WAITING_MESSAGES + 2) + 100_000
+    assert grown < 8 * size * (MORE_MESSAGES + 2) + 200_000
     box = victim.boxes[1]
+    assert not box.cut and box.dropped.total() > 5000
+    for _ in range(BAD_MESSAGES):
+        victim.receive(1, b"", bytes, 0)
     assert box.cut and box.bad == BAD_MESSAGES and not box.data and box.newest is None
     assert [event for event, _ in events].count("neighbour is cut off") == 1
     assert len(events) < 40  # the log does not grow with the messages
@@ -224,7 +228,59 @@ def test_with_staleness_the_newest_is_used_and_nobody_waits() -> None:
     assert links[1].exchange(5, 0, x(5.0), [0])[0].equal(x(0.0))
     assert links[0].exchange(4, 0, x(0.0), [1])[1].equal(x(5.0))  # newer than its own round
     tell(links[0], Header(Kind.DATA, 1, 3, 0, 4))
-    assert links[0].boxes[1].dropped["late"] == 1
+    assert links[0].boxes[1].dropped["came twice"] == 1
+
+
+def test_with_staleness_every_exchange_of_a_round_counts() -> None:
+    """However many models are exchanged in it."""
+    links = joined_links([(0, 1)], staleness=1, repeats=5, deadline=0.2)
+    for t in range(3):
+        for k in range(5):
+            exchanged(links, t, k)
+    assert all(box.missed <= 5 and not box.dropped for one in links.values() for box in one.boxes.values())
+
+
+def test_one_that_has_not_begun_lets_nobody_wait() -> None:
+    links = joined_links([(0, 1)], deadline=60.0)
+    links[1].running = False
+    links[1].begin(2)
+    begun = time.monotonic()
+    assert links[0].exchange(9, 0, x(0.0), [1]) == {}
+    assert time.monotonic() - begun < 30
+    found = links[1].newest_model(9, 1.0)
+    assert found is not None and found[0] == 9
+
+
+def test_before_the_first_exchange_there_is_patience() -> None:
+    """A neighbour may still wait for its own neighbours."""
+    links = joined_links([(0, 1)], deadline=0.05, patience=60.0)
+
+    def later() -> dict[int, torch.Tensor]:
+        time.sleep(0.4)
+        return links[1].exchange(0, 0, x(1.0), [0])
+
+    assert [set(found) for found in all_at_once([partial(links[0].exchange, 0, 0, x(0.0), [1]), later])] == [{1}, {0}]
+
+
+def test_who_is_to_stop_waits_for_nobody() -> None:
+    stop = [False]
+    links = joined_links([(0, 1)], deadline=60.0, stopping=lambda: stop[0])
+
+    def ask() -> None:
+        time.sleep(0.1)
+        stop[0] = True
+
+    begun = time.monotonic()
+    assert all_at_once([partial(links[0].exchange, 0, 0, x(0.0), [1]), ask])[0] == {}
+    assert time.monotonic() - begun < 30
+
+
+def test_a_hello_of_another_version_or_type_is_a_mistake_and_not_hostile() -> None:
+    links = joined_links([(0, 1)])
+    other = bytearray(pack(Header(Kind.HELLO, 1, 0), torch.float32))
+    for _ in range(2 * BAD_MESSAGES):
+        links[0].receive(1, bytes(other), lambda: b"d" * 32, 32)
+    assert not links[0].boxes[1].cut and links[0].boxes[1].bad == 0 and not links[0].boxes[1].introduced
 
 
 def test_the_newest_model_of_one_that_is_ahead() -> None:

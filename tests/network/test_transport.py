@@ -38,6 +38,10 @@ class Victim:
         found: dict[str, Any] = json.loads((self.path / "run" / "status.json").read_bytes())["neighbours"][name]
         return found
 
+    def time(self) -> float:
+        """When it last wrote its status."""
+        return float(json.loads((self.path / "run" / "status.json").read_bytes())["time"])
+
     def key(self, sender: str) -> str:
         return f"{self.device.deployment}/{sender}/device-0/message"
 
@@ -136,12 +140,22 @@ def test_an_expired_certificate(victim: Victim, tmp_path: Path) -> None:
 def test_a_certificate_of_one_that_is_no_neighbour(victim: Victim) -> None:
     with intruder(victim, lambda tls: None, as_="device-2") as session:
         wait_for(lambda: bool(victim.log("stranger kept out")))
+        heard: list[str] = []
+        of_victim = f"{victim.device.deployment}/device-0"
+        session.declare_subscriber(f"{of_victim}/**", lambda sample: heard.append(str(sample.key_expr)))
         for sender in (1, 2, 3):
             write(session, victim.key(f"device-{sender}"), sender)
-        session.put(f"{victim.device.deployment}/**", b"x")
-        heard: list[str] = []
-        session.declare_subscriber(f"{victim.device.deployment}/**", lambda sample: heard.append(str(sample.key_expr)))
-        wait_for(lambda: bool(list(session.info.links())))
+        before = victim.time()
+        # a real neighbour is there, so that the victim says hello
+        with intruder(victim, lambda tls: None) as neighbour:
+            told: list[str] = []
+            neighbour.declare_subscriber(
+                f"{of_victim}/device-1/message", lambda sample: told.append(str(sample.key_expr))
+            )
+            token = neighbour.liveliness().declare_token(f"{victim.device.deployment}/device-1/device-0/alive")
+            wait_for(lambda: bool(told))
+            token.undeclare()
+        wait_for(lambda: victim.time() > before + 1)
     assert victim.log("stranger kept out")[0]["name"] == "device-2" and heard == []
     assert victim.neighbour("device-3")["dropped"] == {}
 

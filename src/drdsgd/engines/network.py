@@ -23,9 +23,6 @@ from drdsgd.parallel import Each
 
 __all__ = ["NetworkEngine", "NetworkMix", "OneDevice"]
 
-# rounds, of mixings that change, to see how often a device meets its neighbours
-LOOKED_AT = 200
-
 
 class Row(NamedTuple):
     """A device's row of W: its own weight and its neighbours', and how often it is applied in a round."""
@@ -44,7 +41,7 @@ class NetworkMix:
         # changed in place: who asks before an exchange sees what came of it
         self.alone = torch.tensor([not row.others], device=device)
         self.disagreement = 0.0
-        """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models"""
+        """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models in which anybody was heard"""
         self._row, self._links, self._call = row, links, 0
         self._before = links.bytes_sent
 
@@ -56,15 +53,12 @@ class NetworkMix:
         mixed = x if donate else x.clone()
         for _ in range(self._row.repeats):
             others = self._exchange(mixed)
-            own = (
-                1.0 - sum(self._row.others[j] for j in others) if len(others) < len(self._row.others) else self._row.own
-            )
-            if x.dim() > 1:
+            if x.dim() > 1 and others:
                 self.disagreement = sum(
                     self._row.others[j] * float(torch.linalg.vector_norm(mixed - other, dtype=torch.float64)) ** 2
                     for j, other in others.items()
                 )
-            mixed.mul_(own)
+            mixed.mul_(self._own_weight(others))
             for j, other in others.items():  # each in its own memory, as it came
                 mixed.add_(other, alpha=self._row.others[j])
         return mixed
@@ -72,13 +66,17 @@ class NetworkMix:
     def log_mean(self, x: Tensor, /) -> Tensor:
         for _ in range(self._row.repeats):
             others = self._exchange(x)
-            weights = [1.0 - sum(self._row.others[j] for j in others), *(self._row.others[j] for j in others)]
+            weights = [self._own_weight(others), *(self._row.others[j] for j in others)]
             terms = torch.stack([x, *others.values()])
             x = torch.logsumexp(terms + terms.new_tensor(weights).log()[:, None], dim=0)
         return x
 
     def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
         raise NotImplementedError("a network loses messages; `deployment.check` refuses what can't stand that")
+
+    def _own_weight(self, heard: Mapping[int, Tensor]) -> float:
+        """Its own, with those of neighbours that were not heard."""
+        return self._row.own + sum(weight for j, weight in self._row.others.items() if j not in heard)
 
     def _exchange(self, x: Tensor) -> Mapping[int, Tensor]:
         """What has come from neighbours, as they get x."""
@@ -102,19 +100,23 @@ class NetworkEngine:
         self._mixing, self._number, self._links, self._device = mixing, number, links, device
         self._static = self._row(mixing.at(0)) if mixing.static else None
 
-    @property
-    def stride(self) -> int:
-        """The most rounds from one exchange with a neighbour to the next, in the first of them."""
+    def stride(self, rounds: int) -> int:
+        """The most rounds from one exchange with a neighbour to the next, in so many rounds."""
         if self._static is not None:
             return 1
         met: dict[int, list[int]] = {}
-        for t in range(LOOKED_AT):
+        for t in range(rounds):
             for j in self._row(self._mixing.at(t)).others:
                 met.setdefault(j, [0]).append(t)
-        return max((later - sooner for some in met.values() for sooner, later in pairwise(some)), default=1) or 1
+        return max([1, *(later - sooner for some in met.values() for sooner, later in pairwise([*some, rounds]))])
 
     def mix(self, t: int) -> NetworkMix:
-        self.last = NetworkMix(self._static or self._row(self._mixing.at(t)), t, self._links, self._device)
+        before, self.last = (
+            self.last,
+            NetworkMix(self._static or self._row(self._mixing.at(t)), t, self._links, self._device),
+        )
+        if before is not None:
+            self.last.disagreement = before.disagreement
         return self.last
 
     def _row(self, W: csr_array) -> Row:

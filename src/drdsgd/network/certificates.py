@@ -53,10 +53,6 @@ class Authority:
         )
         return builder.sign(self.key, hashes.SHA256())
 
-    def signed(self, certificate: x509.Certificate) -> bool:
-        """Whether this authority signed it."""
-        return was_signed(certificate, self.certificate)
-
 
 def make_authority(deployment: str, days: float) -> Authority:
     """A new authority, for one deployment."""

@@ -87,7 +87,7 @@ def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
             name, public = certificates.name_of(request), request.public_key()
         else:
             old = certificates.read_certificate(file)
-            if not authority.signed(old):
+            if not certificates.was_signed(old, authority.certificate):
                 raise InputError(f"{file} was not signed by the authority of {folder}")
             name, public = certificates.name_of(old), old.public_key()
         if name not in known:

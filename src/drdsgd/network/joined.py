@@ -8,10 +8,11 @@ device that was away in a round counts as it was last seen.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from drdsgd import records
 from drdsgd.errors import InputError
@@ -22,7 +23,28 @@ from drdsgd.mixing import rho_over_time
 from drdsgd.network import deployment
 from drdsgd.records import Folder, Network
 
-__all__ = ["is_deployment", "join"]
+__all__ = ["About", "is_deployment", "join", "read_about"]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a device says of itself in its device.json."""
+
+    deployment: str
+    number: int
+    name: str
+    label_counts: list[int]
+    data_sha256: str
+
+
+def read_about(path: Path) -> About:
+    """A device.json."""
+    try:
+        return TypeAdapter(About).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"there is no {path}; bring the device's whole folder run/ here") from None
+    except ValidationError as error:
+        raise InputError(f"{path} is corrupt: {error.errors()[0]['msg']}; remove the folder to begin again") from None
 
 
 def is_deployment(path: Path) -> bool:
@@ -35,17 +57,18 @@ def join(folder: Path) -> Path:
 
     What of devices' folders is not there is left out, as long as one of each device's records is.
     """
-    found: dict[int, tuple[Folder, dict[str, Any]]] = {}
-    for path in deployment.devices(folder):
+    found: dict[int, tuple[Folder, About]] = {}
+    paths = deployment.devices(folder)
+    for path in paths:
         device = deployment.load(path)
         record = Folder(path.parent / device.out)
         if not record.config.exists():
             raise InputError(
                 f"{device.name} has not run: there is no {record.config}; bring its folder here, or start it"
             )
-        found[device.number] = record, json.loads((record.path / "device.json").read_bytes())
+        found[device.number] = record, read_about(record.path / "device.json")
     # not from its config.toml, which may have been written on another host: a graph's file lies beside device.toml
-    first = deployment.experiment_of(deployment.load(path), path.parent.resolve(), threads=1)
+    first = deployment.experiment_of(deployment.load(paths[0]), paths[0].parent.resolve(), threads=1)
     if sorted(found) != list(range(first.devices)):
         lost = min({*range(first.devices)} - {*found})
         raise InputError(f"{folder} has no record of device {lost}; bring its folder here")
@@ -56,9 +79,9 @@ def join(folder: Path) -> Path:
     network = Network(
         edges=[(int(i), int(j)) for i, j in graph.edges],
         positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(first.devices)],
-        label_counts=[one["label_counts"] for one in about],
+        label_counts=[one.label_counts for one in about],
         rho=rho_over_time(make_mixing(first, graph)),
-        data_sha256=hashlib.sha256("".join(one["data_sha256"] for one in about).encode()).hexdigest(),
+        data_sha256=hashlib.sha256("".join(one.data_sha256 for one in about).encode()).hexdigest(),
     )
     joined = _joined([records.read_metrics(found[i][0].metrics) for i in range(first.devices)])
     if not joined:

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drdsgd.network.messages import Header, Kind, Refused, pack, unpack, values
+from drdsgd.network.messages import KIND_AT, Header, Kind, Refused, Unlike, pack, unpack, values
 
 __all__ = ["BAD_MESSAGES", "BEHIND", "Box", "Links", "Log"]
 
@@ -38,8 +38,10 @@ BEHIND = 3
 AGAIN = 1.0
 # so many that are malformed, or come twice, and a neighbour is cut off
 BAD_MESSAGES = 100
-# what of a neighbour's may wait to be used: answers, and numbers in multiples of the largest message
-WAITING_ANSWERS, WAITING_MESSAGES = 64, 3
+# answers of a neighbour that may wait to be used; and numbers, in the largest messages, beside those of a round
+WAITING_ANSWERS, MORE_MESSAGES = 64, 2
+# seconds after which somebody who waits looks whether to stop
+LOOK = 0.5
 # beyond the deadline, for the answer of a neighbour whose numbers have come
 GRACE = 0.2
 
@@ -68,6 +70,8 @@ class Box:
     """the newest that it said it is at"""
     at: tuple[int, int] = (-1, -1)
     """its newest exchange"""
+    sent: tuple[int, int] = (-1, -1)
+    """the newest in which it sent numbers: they come in order"""
     data: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     answers: dict[tuple[int, int], bool] = field(default_factory=dict)
     newest: tuple[int, Tensor] | None = None
@@ -112,20 +116,28 @@ class Links:
         most: int,
         rounds: int,
         deadline: float,
+        patience: float = 0.0,
         staleness: int = 0,
+        repeats: int = 1,
         log: Log = _silent,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`size` numbers are a model, and no message has more than `most`; `digest` is what all must run alike.
 
-        The run has so many rounds, and an exchange so many seconds (`deadline`).
+        The run has so many rounds, a round so many exchanges of models (`repeats`), and an exchange so many seconds
+        (`deadline`). The first of all has `patience`, as neighbours may wait for theirs. Once `stopping` says so,
+        nothing is waited for.
         """
-        self.number, self.deadline, self.staleness = number, deadline, staleness
+        self.number, self.deadline, self.patience, self.staleness = number, deadline, patience, staleness
+        self.running = False
+        """whether this device has begun its rounds; before, it lets nobody wait"""
         self.boxes = {j: Box(name) for j, name in neighbours.items()}
         self.bytes_sent = 0
         self.behind = BEHIND
         """rounds that a neighbour may be behind and still be near"""
         self._send_bytes, self._digest, self._dtype = send, digest, dtype
         self._size, self._most, self._rounds, self._log = size, most, rounds, log
+        self._room, self._stopping = (repeats + MORE_MESSAGES) * most, stopping
         self._changed = Condition()
         self._now = (0, 0)  # the exchange that this device is at
         self._open: _Exchange | None = None
@@ -146,10 +158,9 @@ class Links:
         with self._changed:
             if not box.alive:
                 return
+            # what has come stays: it may have been sent before it went
             box.alive = box.introduced = False
-            box.in_a_row, box.round, box.at, box.newest = 0, -1, (-1, -1), None
-            box.data.clear()
-            box.answers.clear()
+            box.in_a_row, box.round, box.newest = 0, -1, None
             self._changed.notify_all()
         self._log("neighbour is gone", neighbour=box.name)
         self._go_on([j])
@@ -170,6 +181,9 @@ class Links:
             elif not box.introduced:
                 return self._drop(box, "before its hello")
             elif message.kind is Kind.DATA:
+                if (message.round, message.call) <= box.sent:
+                    raise Refused("came twice")
+                box.sent = (message.round, message.call)
                 if self._too_late(message):
                     return self._late(box, message)
                 numbers = values(payload(), self._dtype)
@@ -178,11 +192,15 @@ class Links:
                 if self._open is None:  # else whoever waits is told when there is nothing left to wait for
                     self._changed.notify_all()
         except Refused as refused:
+            if isinstance(refused, Unlike) and header[KIND_AT] == Kind.HELLO:
+                return self._another(box)
             self._refuse(box, str(refused))
         else:
             # to one that does not know this device yet; not as often as it likes to ask
             if message.kind is Kind.HELLO and message.call == 0 and time.monotonic() > box.greeted + AGAIN / 2:
                 self._greet(j)
+            if not self.running and message.kind is Kind.DATA and message.round > self._now[0]:
+                self._send(j, Header(Kind.NO, self.number, message.round, message.call))
         self._go_on([j])
         return None
 
@@ -196,6 +214,12 @@ class Links:
         key = (message.round, message.call)
         box.round = max(box.round, message.round)
         if message.kind is Kind.HELLO:
+            box.alive = True
+            if message.round < box.at[0] or not box.introduced:  # a new process, which begins anew
+                box.at = box.sent = (-1, -1)
+                box.round = message.round
+                box.data.clear()
+                box.answers.clear()
             if not box.introduced:
                 self._log("neighbour has introduced itself", neighbour=box.name, round=message.round)
             box.introduced = True
@@ -207,20 +231,14 @@ class Links:
             if key >= self._now and len(box.answers) < WAITING_ANSWERS:
                 box.answers[key] = message.kind is Kind.YES
             return
-        if key in box.data:
-            raise Refused("came twice")
         if len(numbers) == self._size and message.round > self._now[0]:
             box.newest = (message.round, numbers)
         if self.staleness:
-            others = [one for one in box.data if one[1] == message.call]
-            if max(others, default=key) > key:
-                box.dropped["late"] += 1
-                return
-            for older in others:
+            for older in [one for one in box.data if one[1] == message.call]:
                 del box.data[older]
         waiting = sum(map(len, box.data.values())) + len(numbers)
         # without this device a neighbour gets as far as its next exchange with it; more come only when it is behind
-        if waiting > WAITING_MESSAGES * self._most:
+        if waiting > self._room:
             box.dropped["early"] += 1
         else:
             box.data[key] = numbers
@@ -236,6 +254,7 @@ class Links:
     def _another(self, box: Box) -> None:
         """A neighbour runs another experiment: an honest mistake, which can be put right."""
         self._drop(box, "runs something else")
+        box.introduced = False
         if box.dropped["runs something else"] == 1:
             self._log("neighbour runs something else", neighbour=box.name, cure="compare the two device.toml files")
 
@@ -254,6 +273,7 @@ class Links:
                 box.data.clear()
                 box.answers.clear()
                 box.newest = None
+                self._changed.notify_all()
         if first:
             self._log("message refused", neighbour=box.name, why=why)
         if last:
@@ -267,21 +287,17 @@ class Links:
             self._now = (t, 0)
             self._forget()
 
-    def meet(self, seconds: float, watch: Callable[[list[str]], None] = lambda missing: None) -> list[str]:
-        """Wait until all neighbours have introduced themselves, for so many seconds; the names of those that have not.
-
-        `watch` sees them about once a second.
-        """
+    def meet(self, seconds: float) -> list[str]:
+        """Wait so many seconds for all neighbours to introduce themselves; the names of those who have not."""
         until = time.monotonic() + seconds
         while True:
             self._greet_again()
             with self._changed:
                 missing = [box.name for box in self.boxes.values() if not box.introduced and not box.cut]
                 left = until - time.monotonic()
-                if not missing or left <= 0:
+                if not missing or left <= 0 or self._stopping():
                     return missing
-                self._changed.wait(min(left, AGAIN))
-            watch(missing)
+                self._changed.wait(min(left, LOOK))
 
     def furthest(self) -> int:
         """The latest round at which a neighbour is, -1 if there is none."""
@@ -299,9 +315,9 @@ class Links:
                 if found:
                     return max(found, key=lambda one: one[0])
                 left = until - time.monotonic()
-                if left <= 0:
+                if left <= 0 or self._stopping():
                     return None
-                self._changed.wait(min(left, 0.5))
+                self._changed.wait(min(left, LOOK))
 
     def exchange(self, t: int, k: int, x: Tensor, peers: Iterable[int]) -> dict[int, Tensor]:
         """Send x to these neighbours in the k-th exchange of round t; what has come of theirs, from where it counts."""
@@ -318,8 +334,8 @@ class Links:
                 self.bytes_sent += len(numbers)
         found = (self._newest if self.staleness else self._agreed)(t, k, peers)
         found = {j: numbers for j, numbers in found.items() if self._fits(j, numbers, x)}
-        for j in peers:
-            if j not in found:
+        with self._changed:
+            for j in set(peers) - found.keys():
                 self.boxes[j].missed += 1
                 self.boxes[j].in_a_row += 1
         return {j: numbers.view_as(x) for j, numbers in found.items()}
@@ -335,14 +351,20 @@ class Links:
         with self._changed:
             self._open = open_ = _Exchange((t, k), set(peers))
         self._go_on(peers)
-        with self._changed:
-            self._changed.wait_for(lambda: not open_.waiting_for, self.deadline)
-            open_.late = True
+        self._wait(lambda: not open_.waiting_for, max(self.deadline, self.patience if (t, k) == (0, 0) else 0.0))
+        open_.late = True
         self._go_on(peers)
+        self._wait(lambda: not open_.waiting_for, GRACE * self.deadline)
         with self._changed:
-            self._changed.wait_for(lambda: not open_.waiting_for, GRACE * self.deadline)
             self._open = None
         return open_.found
+
+    def _wait(self, done: Callable[[], bool], seconds: float) -> None:
+        """Until it is done, or so many seconds are over, or this device is to stop."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not done() and (left := until - time.monotonic()) > 0 and not self._stopping():
+                self._changed.wait(min(left, LOOK))
 
     def _go_on(self, peers: Iterable[int]) -> None:
         """Take the exchange that is open as far as it goes with these neighbours; also called as messages come."""
@@ -360,7 +382,7 @@ class Links:
                     if box.answers[key] and key in box.data:
                         open_.found[j] = box.data[key]
                     open_.waiting_for.discard(j)
-                elif not self._may_come(box, open_, promised=j in open_.promised):
+                elif box.answers.get(key) is False or not self._may_come(box, open_, promised=j in open_.promised):
                     open_.waiting_for.discard(j)
                     if j not in open_.promised and self._reachable(box):
                         answers.append((j, Kind.NO))
@@ -382,9 +404,9 @@ class Links:
                     elif self._reachable(box) and box.in_a_row <= BEHIND:
                         waiting = True
                 left = until - time.monotonic()
-                if not waiting or left <= 0:
+                if not waiting or left <= 0 or self._stopping():
                     return found
-                self._changed.wait(left)
+                self._changed.wait(min(left, LOOK))
 
     def _may_come(self, box: Box, open_: _Exchange, promised: bool) -> bool:
         """Whether what is missing of a neighbour may still come: it comes before whatever else it sends."""

@@ -14,6 +14,7 @@ and how many there are:
 
 from __future__ import annotations
 
+import math
 import struct
 import warnings
 from enum import IntEnum
@@ -22,11 +23,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["HEADER_BYTES", "Header", "Kind", "Refused", "pack", "unpack", "values"]
+__all__ = ["HEADER_BYTES", "KIND_AT", "Header", "Kind", "Refused", "Unlike", "pack", "unpack", "values"]
 
 MAGIC, VERSION = b"drds", 1
 _FORMAT = struct.Struct("!4sBBBBIQIQ")
-HEADER_BYTES = _FORMAT.size
+HEADER_BYTES, KIND_AT = _FORMAT.size, 5
 DIGEST_BYTES = 32
 _TYPES = {torch.float32: 1, torch.float64: 2}
 with warnings.catch_warnings():
@@ -46,6 +47,10 @@ class Kind(IntEnum):
 
 class Refused(ValueError):
     """A message that is not what it should be; says in a few words why."""
+
+
+class Unlike(Refused):
+    """A message of one that runs another version, or with other numbers: an honest mistake, perhaps."""
 
 
 class Header(NamedTuple):
@@ -86,11 +91,11 @@ def unpack(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int)
     if magic != MAGIC or zero != 0 or kind not in Kind.__members__.values():
         raise Refused("no header")
     if version != VERSION:
-        raise Refused("another version")
+        raise Unlike("another version")
     if who != sender:
         raise Refused("another sender")
     if kind_of_number != _TYPES[dtype]:
-        raise Refused("another type of numbers")
+        raise Unlike("another type of numbers")
     if numbers > most or (numbers > 0) != (kind == Kind.DATA):
         raise Refused("another number of numbers")
     if length != {Kind.HELLO: DIGEST_BYTES, Kind.DATA: numbers * dtype.itemsize}.get(kind, 0):
@@ -99,7 +104,7 @@ def unpack(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int)
 
 
 def values(payload: bytes, dtype: torch.dtype) -> Tensor:
-    """The numbers in a payload; a `Refused` if one of them is not finite.
+    """The numbers in a payload; a `Refused` if one of them is not finite, or its square is not.
 
     >>> values(torch.tensor([1.0, 2.0]).numpy().tobytes(), torch.float32)
     tensor([1., 2.])
@@ -107,7 +112,9 @@ def values(payload: bytes, dtype: torch.dtype) -> Tensor:
     if not payload or len(payload) % dtype.itemsize:
         raise Refused("wrong length")
     found = torch.frombuffer(payload, dtype=dtype)  # which nobody writes to
-    least, most = found.aminmax()  # either is no number if any is none; nothing is allocated
-    if not (least.isfinite() and most.isfinite()):
+    least, most = map(float, found.aminmax())  # either is no number if any is none; nothing is allocated
+    if not (math.isfinite(least) and math.isfinite(most)):
         raise Refused("not finite")
+    if max(-least, most) > math.sqrt(torch.finfo(dtype).max):
+        raise Refused("too large")
     return found

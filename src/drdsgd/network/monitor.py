@@ -30,9 +30,29 @@ from drdsgd.training import Progress
 
 __all__ = ["CarrierLines", "Journal", "Status", "carrier_log", "serve"]
 
-# lines in a second, on average and at once: somebody who knocks for ever must not fill the disk
-RATE, BURST = 5.0, 100.0
+# Lines in a second, on average and at once, of a device's own events, and apart from them of strangers' attempts; the
+# longest value, and the size at which a log is set aside for a new one: who knocks for ever must not fill the disk.
+RATE, BURST, LONGEST, LARGEST = 5.0, 100.0, 200, 10_000_000
+OF_STRANGERS = ("connection refused", "write refused", "stranger kept out", "carrier")
 STATUS_EVERY = 1.0
+
+
+class _Budget:
+    """So many lines, and more as time goes by."""
+
+    def __init__(self, now: float) -> None:
+        self._left, self._then, self._left_out = BURST, now, 0
+
+    def spent(self, now: float) -> int | None:
+        """Whether there is a line left: how many before it there was none for; None if there is none."""
+        self._left = min(BURST, self._left + RATE * (now - self._then))
+        self._then = now
+        if self._left < 1:
+            self._left_out += 1
+            return None
+        self._left -= 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 class Journal:
@@ -40,21 +60,23 @@ class Journal:
 
     def __init__(self, path: Path, device: str, stream: TextIO | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        self._path, self._file = path, path.open("a", encoding="utf-8")
         self._device, self._stream, self._lock = device, stream, threading.Lock()
-        self._allowance, self._then, self._left_out = BURST, time.monotonic(), 0
+        now = time.monotonic()
+        self._budgets = {strange: _Budget(now) for strange in (False, True)}
 
     def __call__(self, event: str, /, **about: Any) -> None:
         with self._lock:
-            now = time.monotonic()
-            self._allowance = min(BURST, self._allowance + RATE * (now - self._then))
-            self._then = now
-            if self._allowance < 1 or self._file.closed:
-                self._left_out += 1
+            left_out = self._budgets[event in OF_STRANGERS].spent(time.monotonic())
+            if left_out is None or self._file.closed:
                 return
-            self._allowance -= 1
-            if self._left_out:
-                about, self._left_out = {**about, "lines_left_out_before": self._left_out}, 0
+            about = {name: value[:LONGEST] if isinstance(value, str) else value for name, value in about.items()}
+            if left_out:
+                about["lines_left_out_before"] = left_out
+            if self._file.tell() > LARGEST:
+                self._file.close()
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+                self._file = self._path.open("a", encoding="utf-8")
             line = json.dumps(
                 {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "device": self._device, "event": event}
                 | about

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -24,20 +25,24 @@ from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph,
 from drdsgd.files import write_text
 from drdsgd.flat import Flat
 from drdsgd.metrics import Metrics
+from drdsgd.mixing import Mixing
 from drdsgd.network import certificates, monitor
 from drdsgd.network.deployment import Device, experiment_of, file_of, load
+from drdsgd.network.joined import About, read_about
 from drdsgd.network.links import BEHIND, Links
 from drdsgd.network.transport import Transport
 from drdsgd.objectives import Hosted
 from drdsgd.records import Folder, Status
 from drdsgd.round import init
-from drdsgd.runs import OF_A_MACHINE, check_device, stop_requests
+from drdsgd.runs import OF_A_MACHINE, check_device, check_unchanged, stop_requests
 from drdsgd.training import Progress, trajectory
 
 __all__ = ["Outcome", "run"]
 
 CPU = torch.device("cpu")
 SOON = timedelta(days=14)
+# seconds to meet neighbours where some are at work already, and to let them have what was sent before one stops
+MOMENT, LEAVING = 2.0, 2.0
 Watch = Callable[[Progress, list[str]], None]
 
 
@@ -62,8 +67,8 @@ def run(
 ) -> Outcome:
     """Run the device of a device.toml to the end of its experiment, or go on where it was.
 
-    `watch` sees every round, with the names of neighbours that did not take part in its last exchange; `waiting` the
-    names of those that are not there yet. With `speak` the log goes to the standard error output as well. A process
+    `watch` sees every round, with the names of neighbours that are away; `waiting` the names of those that are not yet
+    there before the first. With `speak` the log goes to the standard error output as well. A process
     that has several devices, or other uses for its output, is not the device's own. `carrier` takes the messages to
     neighbours.
     """
@@ -86,21 +91,24 @@ def run(
             stack.enter_context(monitor.carrier_log(log))
         model = make_model(e, data)
         flat = Flat(model)
+        mixing = make_mixing(e, make_graph(e))
         most = max(flat.d, e.devices)
+        asked = stack.enter_context(stop_requests())
         transport = carrier(device, folder, most * flat.dtype.itemsize, log)
         stack.callback(transport.close)
         links = Links(
             device.number, {n.number: n.name for n in device.neighbours},
-            send=transport.send, digest=_digest(device, flat), dtype=flat.dtype, size=flat.d, most=most,
-            rounds=e.rounds, deadline=device.deadline, staleness=device.staleness, log=log,
+            send=transport.send, digest=_digest(device, e, flat), dtype=flat.dtype, size=flat.d, most=most,
+            rounds=e.rounds, deadline=device.deadline, patience=device.patience, staleness=device.staleness,
+            repeats=mixing.repeats, log=log, stopping=lambda: asked() or stop(),
         )  # fmt: skip
         status = monitor.Status(device, e.rounds, links, record.path / "status.json", expires)
         if device.metrics is not None:
             stack.enter_context(monitor.serve(device.metrics, status.to_prometheus))
-        member = Member(device, e, record, data, mean, model, links, status, log)
-        asked = stack.enter_context(stop_requests())
-        transport.attach(links)
-        return member.go(watch, waiting, lambda: asked() or stop())
+        member = Member(device, e, record, data, mean, model, mixing, links, status, log)
+        progress = member.begin()
+        transport.attach(links)  # now that it knows its round, of which it tells its neighbours
+        return member.go(progress, watch, waiting, lambda: asked() or stop())
 
 
 @dataclasses.dataclass
@@ -113,17 +121,18 @@ class Member:
     data: Devices
     mean: float
     model: torch.nn.Module
+    mixing: Mixing
     links: Links
     status: monitor.Status
     log: monitor.Journal
 
-    def go(self, watch: Watch, waiting: Callable[[list[str]], None], stop: Callable[[], bool]) -> Outcome:
-        """From the start, or from where it was, to the end."""
+    def begin(self) -> Progress | None:
+        """Where it was, if it has run before."""
         e, links, status = self.e, self.links, self.status
-        ranks = OneDevice(self.device.number, links)
-        stride = NetworkEngine(make_mixing(e, make_graph(e)), self.device.number, links, CPU).stride
+        looked_at = max(200, 2 * (e.local_steps or 1))
+        stride = NetworkEngine(self.mixing, self.device.number, links, CPU).stride(looked_at)
         links.behind = max(BEHIND * stride, BEHIND + self.device.staleness)
-        progress = checkpoint.load(self.record.checkpoint, ranks, e.device)
+        progress = checkpoint.load(self.record.checkpoint, OneDevice(self.device.number, links), e.device)
         t = 0 if progress is None else progress.state.t
         links.begin(t)
         status.round = t
@@ -131,12 +140,24 @@ class Member:
         self.log("started", round=t, rounds=e.rounds)
         if status.expires - datetime.now(UTC) < SOON:
             self.log("certificate expires soon", when=status.expires.isoformat())
+        return progress
+
+    def go(
+        self,
+        progress: Progress | None,
+        watch: Watch,
+        waiting: Callable[[list[str]], None],
+        stop: Callable[[], bool],
+    ) -> Outcome:
+        """From the start, or from where it was, to the end."""
+        e, links, status = self.e, self.links, self.status
+        ranks = OneDevice(self.device.number, links)
         missing = self._meet(waiting, stop)
         if missing and not stop():
             self.log("goes on without", neighbours=missing)
-        progress = self._caught_up(t, progress)
+        progress = self._caught_up(progress)
         self._begin_record(progress)
-        status.state = "running"
+        status.state, links.running = "running", True
         try:
             while (progress is None or progress.state.t < e.rounds) and not stop():
                 progress = self._rounds(ranks, progress, watch, stop)
@@ -145,38 +166,41 @@ class Member:
             self._end("diverged", why=str(error))
             raise
         if progress is None or progress.state.t < e.rounds:
+            links.leave(status.round, LEAVING)
             self._end("stopped")
             raise Interrupted(f"stopped after round {status.round} of {e.rounds}")
         self.record.finish("finished", "")
-        links.leave(e.rounds, self.device.deadline)
+        links.leave(e.rounds, min(LEAVING * 5, self.device.deadline))
         self._end("finished")
         return Outcome("finished", self.record.path, progress)
 
     def _meet(self, waiting: Callable[[list[str]], None], stop: Callable[[], bool]) -> list[str]:
-        left = self.device.patience
+        """Wait for all neighbours before the first round; where others are at work already, only a moment."""
+        begun = time.monotonic()
         while True:
-            missing = self.links.meet(min(left, 1.0))
+            missing = self.links.meet(1.0)
             self.status.write()
-            left -= 1.0
-            if not missing or left <= 0 or stop():
+            patience = MOMENT if self.links.furthest() > 0 else self.device.patience
+            if not missing or time.monotonic() - begun >= patience or stop():
                 return missing
             waiting(missing)
 
-    def _caught_up(self, t: int, progress: Progress | None) -> Progress | None:
+    def _caught_up(self, progress: Progress | None) -> Progress | None:
         """Where neighbours have gone on without it, a device that comes back takes the newest model and round."""
+        t = self.status.round
         if (there := self.links.furthest()) <= t + self.links.behind:
             return progress
-        newest = self.links.newest_model(there, 2 * self.device.deadline)
+        # before its model a neighbour exchanges what its objective has, and may wait for others each time
+        newest = self.links.newest_model(there, 4 * self.mixing.repeats * self.device.deadline)
         if newest is None:
             self.log("found no newer model", round=t, furthest=there)
             return progress
         round, theta = newest
         algorithm = make_algorithm(self.e)
         assert isinstance(algorithm, Algorithm)  # `deployment.check` has refused the others
-        share = (self.data.train.sizes.double() / self.mean if self.e.reference == "samples" else torch.ones(1)).to(
-            theta
-        )
-        hosted = Hosted(share, torch.tensor([self.device.number]), self.e.devices)
+        theta = theta.to(self.e.device)
+        sizes = self.data.train.sizes.double() / self.mean if self.e.reference == "samples" else torch.ones(1)
+        hosted = Hosted(sizes.to(theta), torch.tensor([self.device.number], device=theta.device), self.e.devices)
         state = init(algorithm, theta[None].clone(), hosted)._replace(t=round)
         self.log("took a neighbour's model", round=round, before=t)
         before = progress or Progress(state, 0, 0.0, None)
@@ -186,7 +210,7 @@ class Member:
         """Rounds, to the end or until it is to stop or has fallen behind; then it goes on at its neighbours' round."""
         e, links, status = self.e, self.links, self.status
         steps = trajectory(
-            self.model, self.data, make_mixing(e, make_graph(e)), make_algorithm(e),
+            self.model, self.data, self.mixing, make_algorithm(e),
             rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
             reference="uniform" if e.reference == "uniform" else self.mean,
             execution=e.execution, threads=e.threads, start=progress, ranks=ranks,
@@ -221,18 +245,17 @@ class Member:
         return [box.name for box in self.links.boxes.values() if not (box.alive and box.introduced) or box.cut]
 
     def _begin_record(self, progress: Progress | None) -> None:
-        record = self.record
-        if not record.config.exists():
+        record, device = self.record, self.device
+        counts = torch.bincount(self.data.train.y.cpu(), minlength=self.data.classes).tolist()
+        checksum = hashlib.sha256(self.data.checksums().numpy().tobytes()).hexdigest()
+        about = About(device.deployment, device.number, device.name, counts, checksum)
+        path = record.path / "device.json"
+        if record.config.exists():
+            if read_about(path) != about:
+                raise InputError(f"the data changed since {path} was written; begin again without {record.path}")
+        else:
+            write_text(path, json.dumps(dataclasses.asdict(about), indent=1))
             write_text(record.config, self.e.to_toml())
-            counts = torch.bincount(self.data.train.y.cpu(), minlength=self.data.classes).tolist()
-            about = {
-                "deployment": self.device.deployment,
-                "number": self.device.number,
-                "name": self.device.name,
-                "label_counts": counts,
-                "data_sha256": hashlib.sha256(self.data.checksums().numpy().tobytes()).hexdigest(),
-            }
-            write_text(record.path / "device.json", json.dumps(about, indent=1))
         record.rewind(-1 if progress is None else progress.state.t, self.e, gaps=True)
 
     def _end(self, state: str, **about: object) -> None:
@@ -242,8 +265,6 @@ class Member:
 
 
 def _check_same(record: Folder, e: Experiment) -> None:
-    from drdsgd.runs import check_unchanged
-
     check_unchanged(record, {name: value for name, value in e.model_dump().items() if name not in ("dataset", "graph")})
 
 
@@ -252,12 +273,14 @@ def _check_certificate(device: Device, folder: Path) -> datetime:
     certificate = certificates.read_certificate(folder / device.certificate)
     until = certificates.expires(certificate)
     authority = certificates.read_certificate(folder / device.ca)
-    if not certificates.was_signed(certificate, authority):
-        raise InputError(f"{folder / device.certificate} was not signed by the authority of {folder / device.ca}")
-    if not certificates.fits(folder / device.key, certificate):
-        raise InputError(f"{folder / device.key} is not the key of {folder / device.certificate}")
     if (name := certificates.name_of(certificate)) != device.name:
         raise InputError(f"{folder / device.certificate} is the certificate of {name}, not of {device.name}")
+    if not certificates.was_signed(certificate, authority):
+        raise InputError(f"{folder / device.certificate} was not signed by the authority of {folder / device.ca}")
+    if (folder / device.key).exists() and (folder / device.key).stat().st_mode & 0o077:
+        raise InputError(f"others may read the key {folder / device.key}: chmod 600 it, or better make another")
+    if not certificates.fits(folder / device.key, certificate):
+        raise InputError(f"{folder / device.key} is not the key of {folder / device.certificate}")
     if until <= datetime.now(UTC):
         raise InputError(
             f"the certificate {folder / device.certificate} expired on {until:%Y-%m-%d %H:%M} UTC; "
@@ -288,11 +311,12 @@ def _data(device: Device, e: Experiment, folder: Path) -> tuple[Devices, float]:
     return dataclasses.replace(data, classes=device.classes), device.mean_samples or 1.0
 
 
-def _digest(device: Device, flat: Flat) -> bytes:
-    """What all devices of a run have in common: the deployment, the experiment, the first model."""
+def _digest(device: Device, e: Experiment, flat: Flat) -> bytes:
+    """What all devices of a run have in common: the deployment, the experiment, the graph, the first model."""
     own = (*OF_A_MACHINE, "dataset", "device", "execution")
     said = {name: value for name, value in device.experiment.items() if name not in own}
-    alike = [device.deployment, device.staleness, device.classes, device.mean_samples, said]
+    edges = sorted(sorted(map(int, edge)) for edge in make_graph(e).edges)
+    alike = [device.deployment, device.staleness, device.own_data, device.classes, device.mean_samples, edges, said]
     digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode())
     digest.update(flat.row().cpu().numpy().tobytes())
     return digest.digest()

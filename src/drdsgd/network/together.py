@@ -41,7 +41,8 @@ def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: N
                     )
             told = False
             while any(process.poll() is None for process in processes):
-                if asked() and not told:
+                # where one is refused the others would go on without it
+                if (asked() or any(process.returncode == 2 for process in processes)) and not told:
                     told = True
                     for process in processes:
                         process.terminate()
@@ -55,7 +56,8 @@ def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: N
                 process.wait()
         if asked():
             raise Interrupted("stopped")
-    for device, process, output in zip(found, processes, outputs, strict=True):
+    ended = sorted(zip(found, processes, outputs, strict=True), key=lambda one: one[1].returncode != 2)
+    for device, process, output in ended:
         if process.returncode:
             said = (output.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
             kind = InputError if process.returncode == 2 else Died

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,8 @@ __all__ = ["Transport", "configuration"]
 
 # what zenoh needs of a message for itself
 MARGIN_BYTES = 4096
-_ALLOWED_IN = ["put", "liveliness_token"]
-_ALLOWED_TO_ASK = ["declare_subscriber", "declare_liveliness_subscriber", "liveliness_query"]
+# messages of a neighbour that have come and wait to be looked at; of more the oldest are lost
+LOOKED_AT_LATER = 16
 
 
 class Transport:
@@ -64,7 +65,10 @@ class Transport:
         """Give what comes to `links`, and let neighbours see that this device is there."""
         session, me = self._session, self._device.name
         for n in self._device.neighbours:
-            subscriber = session.declare_subscriber(f"{self._prefix}/{n.name}/{me}/message", _receiver(links, n.number))
+            subscriber = session.declare_subscriber(
+                f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(LOOKED_AT_LATER)
+            )
+            threading.Thread(target=_read, args=(subscriber, links, n.number), daemon=True).start()
             alive = session.liveliness().declare_subscriber(
                 f"{self._prefix}/{n.name}/{me}/alive", _watcher(links, n.number), history=True
             )
@@ -94,13 +98,13 @@ def _authenticated(link: Any) -> str:
     return found[1] if found else ""
 
 
-def _receiver(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
-    def receive(sample: zenoh.Sample) -> None:
-        header, payload = sample.attachment, sample.payload
-        known = header is not None and len(header) == HEADER_BYTES  # before anything is copied
-        links.receive(j, header.to_bytes() if header is not None and known else b"", payload.to_bytes, len(payload))
-
-    return receive
+def _read(subscriber: Any, links: Links, j: int) -> None:
+    """Give what comes from the neighbour j to the links, until the session ends."""
+    with suppress(zenoh.ZError):
+        for sample in subscriber:
+            header, payload = sample.attachment, sample.payload
+            known = header is not None and len(header) == HEADER_BYTES  # before anything is copied
+            links.receive(j, header.to_bytes() if known else b"", payload.to_bytes, len(payload))
 
 
 def _watcher(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
@@ -115,19 +119,20 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
     prefix, me = device.deployment, device.name
     rules: list[dict[str, Any]] = []
     for n in device.neighbours:
-        incoming, outgoing = f"{prefix}/{n.name}/{me}/**", f"{prefix}/{me}/{n.name}/**"
-        for flow, messages, key in (
-            ("ingress", _ALLOWED_IN, incoming),
-            ("egress", _ALLOWED_TO_ASK, incoming),
-            ("egress", _ALLOWED_IN, outgoing),
-            ("ingress", _ALLOWED_TO_ASK, outgoing),
-        ):
-            rules.append(
-                {
-                    "id": f"{n.name} {len(rules)}", "permission": "allow", "flows": [flow], "messages": messages,
-                    "key_exprs": [key],
-                }
-            )  # fmt: skip
+        incoming, outgoing = f"{prefix}/{n.name}/{me}", f"{prefix}/{me}/{n.name}"
+        for sending, hearing, keys in (("ingress", "egress", incoming), ("egress", "ingress", outgoing)):
+            for flow, messages, key in (
+                (sending, ["put"], f"{keys}/message"),
+                (sending, ["liveliness_token"], f"{keys}/alive"),
+                (hearing, ["declare_subscriber"], f"{keys}/message"),
+                (hearing, ["declare_liveliness_subscriber", "liveliness_query"], f"{keys}/alive"),
+            ):
+                rules.append(
+                    {
+                        "id": f"{n.name} {len(rules)}", "permission": "allow", "flows": [flow], "messages": messages,
+                        "key_exprs": [key],
+                    }
+                )  # fmt: skip
     private, certificate = (str(folder / name) for name in (device.key, device.certificate))
     lease = int(1000 * min(10.0, max(1.0, device.deadline / 2)))
     return {
@@ -146,10 +151,16 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
             "gossip": {"enabled": device.scouting},
         },
         "transport": {
-            "unicast": {"open_timeout": max(2000, lease), "accept_timeout": max(2000, lease)},
+            "unicast": {
+                "open_timeout": max(2000, lease),
+                "accept_timeout": max(2000, lease),
+                # each may have messages half received
+                "max_sessions": 2 * len(device.neighbours) + 16,
+                "qos": {"enabled": False},
+            },
             "link": {
                 "protocols": ["tls"],
-                "tx": {"lease": lease},
+                "tx": {"lease": lease, "queue": {"congestion_control": {"block": {"wait_before_close": 1000 * lease}}}},
                 "rx": {"max_message_size": most_bytes + MARGIN_BYTES},
                 "tls": {
                     "root_ca_certificate": str(folder / device.ca),
