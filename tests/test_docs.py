@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import cluster, ranks
+from benchmarks import cluster, network, ranks
 
 from drdsgd import bench
 from tests.program import drdsgd
@@ -99,3 +99,9 @@ def test_the_page_on_clusters_says_what_was_measured() -> None:
     for line in [*cluster.tables(costs), *map(ranks.said, speed)]:
         assert line in page, line
     assert cluster.EXAMPLE in page
+
+
+def test_the_page_on_networks_says_what_was_measured() -> None:
+    page = (ROOT / "docs/network.md").read_text(encoding="utf-8")
+    for name, row in json.loads((ROOT / "docs/network.json").read_text()).items():
+        assert network.said(name, row) in page

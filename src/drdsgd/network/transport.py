@@ -55,6 +55,7 @@ class Transport:
         }
         self._listener = self._session.info.declare_link_events_listener(self._connection, history=True)
         self._device, self._prefix, self._subscribers = device, prefix, list[Any]()
+        self._readers = list[threading.Thread]()
 
     def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
         """Send to the neighbour j; what can't be sent is lost."""
@@ -68,7 +69,9 @@ class Transport:
             subscriber = session.declare_subscriber(
                 f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(LOOKED_AT_LATER)
             )
-            threading.Thread(target=_read, args=(subscriber, links, n.number), daemon=True).start()
+            reader = threading.Thread(target=_read, args=(subscriber, links, n.number), daemon=True)
+            reader.start()
+            self._readers.append(reader)
             alive = session.liveliness().declare_subscriber(
                 f"{self._prefix}/{n.name}/{me}/alive", _watcher(links, n.number), history=True
             )
@@ -82,6 +85,8 @@ class Transport:
         """End all connections."""
         with suppress(zenoh.ZError):  # it waits for one that never answers, and says so
             self._session.close()
+        for reader in self._readers:  # else one could be at work while the process is taken down
+            reader.join(timeout=5)
 
     def _connection(self, event: Any) -> None:
         """Somebody with a certificate of this deployment has connected, or is gone."""
