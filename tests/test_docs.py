@@ -24,7 +24,9 @@ STANDS_FOR = {
     "--rounds 300": "--rounds 30",
     "--seeds 5": "--seeds 2",
     "--devices 1000": "--devices 100",
+    "--rounds 100 --batch-size 20": "--rounds 20 --batch-size 20",
     "drdsgd data get fashion-mnist": "drdsgd data",
+    "drdsgd bench start": "drdsgd bench start --repeats 1",
 }
 
 

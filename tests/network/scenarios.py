@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import coverage
+
 from drdsgd.errors import Interrupted
 from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
@@ -99,6 +101,8 @@ class Halves:
 
 def _device(path: Path, namespace: str | None, faults: Faults) -> None:
     """The life of a device's process."""
+    if (measuring := coverage.Coverage.current()) is not None:
+        measuring.stop()  # ten processes on two cores have no time for it
     if namespace is not None:
         with open(f"/run/netns/{namespace}") as file:  # noqa: PTH123 (a namespace is no path to work with)
             assert ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0

@@ -72,11 +72,18 @@ def test_the_bytes_are_those_of_the_description() -> None:
     ) + bytes([0] * 7 + [10])
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20), dtypes)
+@given(st.lists(st.floats(-(2.0**59), 2.0**59, width=32), min_size=1, max_size=20), dtypes)
 def test_numbers_come_back_as_they_were(numbers: list[float], dtype: torch.dtype) -> None:
     sent = torch.tensor(numbers, dtype=dtype)
     found = values(sent.numpy().tobytes(), dtype)
     assert found.dtype == dtype and found.tolist() == numbers
+
+
+@given(dtypes, st.booleans())
+def test_numbers_whose_squares_are_beyond_the_floats_are_refused(dtype: torch.dtype, negative: bool) -> None:
+    large = torch.finfo(dtype).max ** 0.5 * 1.1
+    with pytest.raises(Refused, match="too large"):
+        values(torch.tensor([0.0, -large if negative else large], dtype=dtype).numpy().tobytes(), dtype)
 
 
 # --------------------------------------------------------------------- spoilt

@@ -27,6 +27,8 @@ DIGITS = Experiment(
     checkpoint_every=10, threads=1, eta_schedule="linear:0.1", dtype="float64",
 )  # fmt: skip
 WITHIN = 3.0  # points of accuracy
+# one after another: each has ten processes
+pytestmark = pytest.mark.xdist_group("devices")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +55,12 @@ def spread(theta: Tensor) -> float:
 
 
 def worst(folder: Path, among: set[int]) -> float:
-    final = records.read(joined.join(folder)).final
-    return min(value for i, value in enumerate(final.local.per_device) if i in among)
+    """The lowest accuracy of these devices' own models, each the mean over its last three evaluations.
+
+    A single one has 45 samples, of which each is worth 2.2 points.
+    """
+    last = [metrics.local.per_device for metrics in records.read(folder).metrics[-3:]]
+    return min(sum(values) / len(values) for i, values in enumerate(zip(*last, strict=True)) if i in among)
 
 
 def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, local: functools.partial[Tensor]) -> None:
@@ -69,7 +75,7 @@ def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, local: functoo
 def test_two_of_ten_are_killed_and_one_comes_back(tmp_path: Path, local: functools.partial[Tensor]) -> None:
     draw = random.Random(7)
     first, second = draw.sample(range(10), 2)
-    with network(tmp_path / "net", DIGITS, Faults(slow=0.03)) as devices:
+    with network(tmp_path / "net", DIGITS, Faults(slow=0.12)) as devices:
         moment = draw.randrange(10, 30)
         wait_for(lambda: devices.round(first) >= moment)
         devices.kill(first)
@@ -82,7 +88,7 @@ def test_two_of_ten_are_killed_and_one_comes_back(tmp_path: Path, local: functoo
     assert Folder(devices.paths[second].parent / "run").status == "unfinished"
     finished = {*range(10)} - {second}
     assert all(Folder(devices.paths[i].parent / "run").status == "finished" for i in finished)
-    assert worst(tmp_path / "net", finished) >= undisturbed(local).local.worst - WITHIN
+    assert worst(joined.join(tmp_path / "net"), finished) >= worst(local.args[0], finished) - WITHIN
 
 
 def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, local: functools.partial[Tensor]) -> None:
@@ -112,7 +118,8 @@ def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, lo
     assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
     ended, whole = models(tmp_path / "net"), _local(tmp_path / "local", 10)
     assert spread(ended) < 2 * spread(whole) < split
-    assert worst(tmp_path / "net", {*range(10)}) >= records.read(tmp_path / "local").final.local.worst - WITHIN
+    everybody = {*range(10)}
+    assert worst(joined.join(tmp_path / "net"), everybody) >= worst(tmp_path / "local", everybody) - WITHIN
 
 
 def _local(folder: Path, K: int) -> Tensor:
@@ -125,7 +132,8 @@ def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, local: functool
     with network(tmp_path / "net", DIGITS, Faults(lost=0.1, late=0.1, late_by=0.4), deadline=0.25) as devices:
         devices.wait()
     assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
-    assert worst(tmp_path / "net", {*range(10)}) >= undisturbed(local).local.worst - WITHIN
+    everybody = {*range(10)}
+    assert worst(joined.join(tmp_path / "net"), everybody) >= worst(local.args[0], everybody) - WITHIN
 
 
 def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
