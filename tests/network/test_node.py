@@ -60,7 +60,7 @@ def worst(folder: Path, among: set[int]) -> float:
     A single one has 45 samples, of which each is worth 2.2 points.
     """
     last = [metrics.local.per_device for metrics in records.read(folder).metrics[-3:]]
-    return min(sum(values) / len(values) for i, values in enumerate(zip(*last, strict=True)) if i in among)
+    return float(min(sum(values) / len(values) for i, values in enumerate(zip(*last, strict=True)) if i in among))
 
 
 def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, local: functools.partial[Tensor]) -> None:
