@@ -26,6 +26,7 @@ import coverage
 from drdsgd.errors import Interrupted
 from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
+from drdsgd.network.messages import KIND_AT, Kind
 from drdsgd.network.transport import Transport
 from tests.network.made import free_ports
 
@@ -36,8 +37,8 @@ CLONE_NEWNET = 0x40000000
 class Faults:
     """What happens to a device's messages, and how long it takes for a round at least.
 
-    Of its messages this part is lost, and this part comes so many seconds late. While the file `cut` is there,
-    nothing gets to those who are beyond it.
+    Of its messages with numbers this part is lost, and this part comes so many seconds late. While the file `cut` is
+    there, nothing gets to those who are beyond it.
     """
 
     lost: float = 0.0
@@ -112,7 +113,7 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
         def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
             if faults.cut is not None and j in faults.beyond and faults.cut.exists():
                 return
-            luck = draw.random()
+            luck = draw.random() if header[KIND_AT] == Kind.DATA else 1.0
             if luck < faults.lost:
                 return
             if luck < faults.lost + faults.late:

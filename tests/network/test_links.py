@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, Links
+from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, SILENT, Links
 from drdsgd.network.messages import HEADER_BYTES, Header, Kind, pack
 from tests.network.made import all_at_once, joined_links
 
@@ -68,6 +68,27 @@ def test_both_ends_agree_unless_a_yes_is_lost(lost: set[tuple[int, int, Kind]]) 
             assert (i in found[j]) == ((i, j, Kind.YES) not in lost)
 
 
+def test_one_that_goes_on_without_a_no_has_used_the_link() -> None:
+    lost = [True]
+
+    def deliver(i: int, j: int, header: bytes) -> bool:
+        return not (lost[0] and (i, j, header[5]) == (0, 1, Kind.YES))
+
+    links = joined_links([(0, 1)], deliver=deliver, deadline=60.0)
+
+    def first() -> list[set[int]]:
+        found = [set(links[0].exchange(0, 0, x(0.0), [1]))]
+        lost[0] = False
+        return [*found, set(links[0].exchange(1, 0, x(0.0), [1]))]
+
+    def second() -> list[set[int]]:
+        return [set(links[1].exchange(t, 0, x(1.0), [0])) for t in (0, 1)]
+
+    begun = time.monotonic()
+    assert all_at_once([first, second]) == [[{1}, {1}], [{0}, {0}]]
+    assert time.monotonic() - begun < 30
+
+
 def test_after_a_lost_message_nobody_waits_for_the_deadline() -> None:
     """Whoever sees that something is missing says so."""
     links = joined_links(FULL, deliver=lambda i, j, header: (i, j, header[5]) != (0, 1, Kind.DATA), deadline=60.0)
@@ -109,6 +130,7 @@ def test_one_that_misses_many_exchanges_is_not_waited_for_until_it_is_back() -> 
     links = joined_links([(0, 1)], deadline=0.05)
     for t in range(BEHIND + 1):
         links[0].exchange(t, 0, x(0.0), [1])
+    links[0].boxes[1].heard -= SILENT  # long ago
     links[0].deadline = 60.0
     begun = time.monotonic()
     assert links[0].exchange(BEHIND + 1, 0, x(0.0), [1]) == {}
@@ -150,8 +172,10 @@ def test_stale_rounds_and_replays_are_dropped() -> None:
     tell(links[0], Header(Kind.DATA, 1, 5, 0, 4), payload=b"\x01" * 32)
     assert box.dropped["came twice"] == 1 and box.data[5, 0].sum() == 0
     tell(links[0], Header(Kind.YES, 1, 5, 0))
-    tell(links[0], Header(Kind.NO, 1, 5, 0))
+    tell(links[0], Header(Kind.YES, 1, 5, 0))
     assert box.dropped["came twice"] == 2 and box.answers[5, 0]
+    tell(links[0], Header(Kind.NO, 1, 5, 0))
+    assert box.dropped["came twice"] == 2 and not box.answers[5, 0]
     tell(links[0], Header(Kind.DATA, 1, 101, 0, 4))
     assert box.dropped["beyond the last round"] == 1 and box.round == 5
 

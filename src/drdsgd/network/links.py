@@ -2,10 +2,10 @@
 
 In the exchange (t, k), the k-th of round t, a device sends its numbers to its neighbours and waits for theirs, to a
 deadline. A link counts if both ends have the other's numbers: each says YES as soon as it has them, and uses them when
-it hears the other's YES. A neighbour that is dead, cut off or too far behind is not waited for. So after a lost message
-both ends leave the link out. What remains: a YES that is lost itself, or comes after the deadline, leaves one end that
-uses the link and one that does not. Each still takes a weighted mean; the mean over all devices moves, by
-`W_ij |x_i - x_j| / K`.
+it hears the other's YES, or sees it go on to its next exchange without a NO, which it says when it gives up. One that
+is dead, cut off or too far behind is not waited for. So after a lost message both ends leave the link out, or both use
+it. What remains: where the last word before the deadline is lost, one end uses the link and the other does not. Each
+still takes a weighted mean; the mean over all devices moves, by `W_ij |x_i - x_j| / K`.
 
 With `staleness` s > 0 nobody says YES. A device takes the newest numbers that each neighbour sent in its round t - s or
 later, and waits only where there are none.
@@ -34,6 +34,8 @@ __all__ = ["BAD_MESSAGES", "BEHIND", "Box", "Links", "Log"]
 # a neighbour that has missed more exchanges in a row than this, and is not near, is not waited for; and a device that
 # has fallen further behind its neighbours goes on at their round
 BEHIND = 3
+# and of which nothing was heard for so many seconds: one that still begins, or waits for others, is not left behind
+SILENT = 5.0
 # seconds between two attempts to introduce oneself
 AGAIN = 1.0
 # so many that are malformed, or come twice, and a neighbour is cut off
@@ -85,6 +87,8 @@ class Box:
     """those of them since it last sent something of about this time"""
     greeted: float = -math.inf
     """when this device last said hello to it"""
+    heard: float = -math.inf
+    """when something of it last came"""
 
 
 @dataclass
@@ -212,7 +216,7 @@ class Links:
 
     def _keep(self, box: Box, message: Header, numbers: Tensor | None) -> None:
         key = (message.round, message.call)
-        box.round = max(box.round, message.round)
+        box.round, box.heard = max(box.round, message.round), time.monotonic()
         if message.kind is Kind.HELLO:
             box.alive = True
             if message.round < box.at[0] or not box.introduced:  # a new process, which begins anew
@@ -226,7 +230,8 @@ class Links:
             return
         box.at = max(box.at, key)
         if numbers is None:
-            if key in box.answers:
+            # who has said YES may still give up
+            if key in box.answers and not (box.answers[key] and message.kind is Kind.NO):
                 raise Refused("came twice")
             if key >= self._now and len(box.answers) < WAITING_ANSWERS:
                 box.answers[key] = message.kind is Kind.YES
@@ -357,6 +362,8 @@ class Links:
         self._wait(lambda: not open_.waiting_for, GRACE * self.deadline)
         with self._changed:
             self._open = None
+        for j in open_.waiting_for:
+            self._send(j, Header(Kind.NO, self.number, t, k))
         return open_.found
 
     def _wait(self, done: Callable[[], bool], seconds: float) -> None:
@@ -378,8 +385,9 @@ class Links:
                 if j not in open_.promised and key in box.data and not open_.late:
                     open_.promised.add(j)
                     answers.append((j, Kind.YES))
-                if j in open_.promised and key in box.answers:
-                    if box.answers[key] and key in box.data:
+                if j in open_.promised and (key in box.answers or box.at > key):
+                    # one that goes on without a NO has used what it got
+                    if box.answers.get(key, True) and key in box.data:
                         open_.found[j] = box.data[key]
                     open_.waiting_for.discard(j)
                 elif box.answers.get(key) is False or not self._may_come(box, open_, promised=j in open_.promised):
@@ -401,7 +409,7 @@ class Links:
                     there = [one for one in box.data if one[1] == k and one[0] >= t - self.staleness]
                     if there:
                         found[j] = box.data[max(there)]
-                    elif self._reachable(box) and box.in_a_row <= BEHIND:
+                    elif self._worth_waiting_for(box):
                         waiting = True
                 left = until - time.monotonic()
                 if not waiting or left <= 0 or self._stopping():
@@ -411,8 +419,12 @@ class Links:
     def _may_come(self, box: Box, open_: _Exchange, promised: bool) -> bool:
         """Whether what is missing of a neighbour may still come: it comes before whatever else it sends."""
         if promised:
-            return self._reachable(box) and box.at <= open_.key
-        return self._reachable(box) and box.at < open_.key and box.in_a_row <= BEHIND and not open_.late
+            return self._reachable(box)
+        return self._worth_waiting_for(box) and box.at < open_.key and not open_.late
+
+    def _worth_waiting_for(self, box: Box) -> bool:
+        near = box.in_a_row <= BEHIND or time.monotonic() - box.heard < SILENT
+        return self._reachable(box) and near
 
     def _reachable(self, box: Box) -> bool:
         return box.alive and box.introduced and not box.cut
