@@ -189,6 +189,7 @@ def memory_that_is_shared(world: World) -> None:
             expected = torch.from_numpy(W_t.at(t).toarray()) @ x
             found = engine.mix(t)(x[members.rows])
             torch.testing.assert_close(found, expected[members.rows], rtol=1e-12, atol=1e-12)
+        members.post.close()  # else one could end while another still reads what it left
 
 
 def a_place_in_use_is_left_alone(world: World) -> None:
