@@ -105,7 +105,7 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
     if (measuring := coverage.Coverage.current()) is not None:
         measuring.stop()  # ten processes on two cores have no time for it
     if namespace is not None:
-        with open(f"/run/netns/{namespace}") as file:  # noqa: PTH123 (a namespace is no path to work with)
+        with Path("/run/netns", namespace).open() as file:
             assert ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0
     draw = random.Random(str(path))
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from drdsgd import checkpoint, records, runs
 from drdsgd.engines.local import Alone
+from drdsgd.errors import Interrupted
 from drdsgd.experiment import Experiment
-from drdsgd.metrics import Metrics
 from drdsgd.network import deployment, joined, node
+from drdsgd.network.commands import init
 from drdsgd.records import Folder
-from tests.network.made import deploy, models, play
+from drdsgd.training import Progress
+from tests.network.made import all_at_once, deploy, free_ports, models, play
 from tests.network.scenarios import Faults, network
 from tests.program import wait_for
 from tests.refusing import message
@@ -32,21 +35,18 @@ pytestmark = pytest.mark.xdist_group("devices")
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> functools.partial[Tensor]:
-    """The same experiment in one process: its folder, and with it what it ended with."""
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same experiment in one process."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     runs.run(DIGITS, folder)
-    return functools.partial(_models, folder)
+    return folder
 
 
-def _models(folder: Path) -> Tensor:
-    progress = checkpoint.load(folder / "checkpoint", Alone(DIGITS.devices))
+def models_of(run: Path, K: int) -> Tensor:
+    """What a run in one process ended with, [K, d]."""
+    progress = checkpoint.load(run / "checkpoint", Alone(K))
     assert progress is not None
     return progress.state.theta
-
-
-def undisturbed(local: functools.partial[Tensor]) -> Metrics:
-    return records.read(local.args[0]).final
 
 
 def spread(theta: Tensor) -> float:
@@ -63,16 +63,17 @@ def worst(folder: Path, among: set[int]) -> float:
     return float(min(sum(values) / len(values) for i, values in enumerate(zip(*last, strict=True)) if i in among))
 
 
-def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, local: Path) -> None:
     with network(tmp_path / "net", DIGITS) as devices:
         devices.wait()
-    assert torch.allclose(models(tmp_path / "net"), local(), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(models(tmp_path / "net"), models_of(local, 10), rtol=1e-9, atol=1e-11)
     final = records.read(joined.join(tmp_path / "net")).final
-    assert final.round == 100 and final.local.per_device == pytest.approx(undisturbed(local).local.per_device, abs=1e-9)
-    assert final.floats_sent == undisturbed(local).floats_sent
+    undisturbed = records.read(local).final
+    assert final.round == 100 and final.local.per_device == pytest.approx(undisturbed.local.per_device, abs=1e-9)
+    assert final.floats_sent == undisturbed.floats_sent
 
 
-def test_two_of_ten_are_killed_and_one_comes_back(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+def test_two_of_ten_are_killed_and_one_comes_back(tmp_path: Path, local: Path) -> None:
     draw = random.Random(7)
     first, second = draw.sample(range(10), 2)
     with network(tmp_path / "net", DIGITS, Faults(slow=0.12)) as devices:
@@ -88,10 +89,10 @@ def test_two_of_ten_are_killed_and_one_comes_back(tmp_path: Path, local: functoo
     assert Folder(devices.paths[second].parent / "run").status == "unfinished"
     finished = {*range(10)} - {second}
     assert all(Folder(devices.paths[i].parent / "run").status == "finished" for i in finished)
-    assert worst(joined.join(tmp_path / "net"), finished) >= worst(local.args[0], finished) - WITHIN
+    assert worst(joined.join(tmp_path / "net"), finished) >= worst(local, finished) - WITHIN
 
 
-def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path) -> None:
     # two rings of five, and five links between them
     links = [(i, j) for i in range(5) for j in ((i + 1) % 5, i + 5)] + [(5 + i, 5 + (i + 1) % 5) for i in range(5)]
     (tmp_path / "graph.txt").write_text("".join(f"{i} {j}\n" for i, j in links))
@@ -116,38 +117,28 @@ def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, lo
             cut.unlink()
         devices.wait()
     assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
-    ended, whole = models(tmp_path / "net"), _local(tmp_path / "local", 10)
+    ended, whole = models(tmp_path / "net"), models_of(tmp_path / "local", 10)
     assert spread(ended) < 2 * spread(whole) < split
     everybody = {*range(10)}
     assert worst(joined.join(tmp_path / "net"), everybody) >= worst(tmp_path / "local", everybody) - WITHIN
 
 
-def _local(folder: Path, K: int) -> Tensor:
-    progress = checkpoint.load(folder / "checkpoint", Alone(K))
-    assert progress is not None
-    return progress.state.theta
-
-
-def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, local: functools.partial[Tensor]) -> None:
+def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, local: Path) -> None:
     with network(tmp_path / "net", DIGITS, Faults(lost=0.1, late=0.1, late_by=0.6), deadline=0.4) as devices:
         devices.wait()
     assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
     everybody = {*range(10)}
-    assert worst(joined.join(tmp_path / "net"), everybody) >= worst(local.args[0], everybody) - WITHIN
+    assert worst(joined.join(tmp_path / "net"), everybody) >= worst(local, everybody) - WITHIN
 
 
 def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
     deploy(tmp_path / "net", rounds=40)
     stopped = dict.fromkeys(range(5), False)
 
-    def stop_at(i: int, progress: object) -> None:
-        stopped[i] = getattr(progress, "state").t >= 15  # noqa: B009 (watch gives more than is used here)
+    def stop_at(i: int, progress: Progress) -> None:
+        stopped[i] = progress.state.t >= 15
 
     paths = deployment.devices(tmp_path / "net")
-    from functools import partial
-
-    from drdsgd.errors import Interrupted
-    from tests.network.made import all_at_once
 
     def one(i: int) -> str:
         try:
@@ -162,7 +153,7 @@ def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(outcome is not None and outcome.status == "finished" for outcome in play(tmp_path / "net"))
     e = Experiment(**deployment.load(paths[0]).experiment, threads=1)
     runs.run(e, tmp_path / "local")
-    assert torch.allclose(models(tmp_path / "net"), _local(tmp_path / "local", 5), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(models(tmp_path / "net"), models_of(tmp_path / "local", 5), rtol=1e-9, atol=1e-11)
     # and once more: there is nothing left to do
     assert [outcome.progress for outcome in play(tmp_path / "net") if outcome] == [None] * 5
 
@@ -173,16 +164,11 @@ def test_stale_models_are_good_enough(tmp_path: Path) -> None:
     outcomes = play(tmp_path / "net", watch=lambda i, progress: time.sleep(0.01 if i == 0 else 0.0))
     assert all(outcome is not None and outcome.status == "finished" for outcome in outcomes)
     runs.run(e, tmp_path / "local")
-    there, here = (spread(x) for x in (models(tmp_path / "net"), _local(tmp_path / "local", 5)))
+    there, here = (spread(x) for x in (models(tmp_path / "net"), models_of(tmp_path / "local", 5)))
     assert there < 3 * here
 
 
 def test_a_device_with_data_of_its_own(tmp_path: Path) -> None:
-    import numpy as np
-
-    from drdsgd.network.commands import init
-    from tests.network.made import free_ports
-
     ports = free_ports(3)
     (tmp_path / "hosts").write_text("".join(f"site-{i} 127.0.0.1:{port}\n" for i, port in enumerate(ports)))
     given = {"graph": "complete", "model": "logistic", "rounds": 10, "eta": 0.1, "batch_size": 4}

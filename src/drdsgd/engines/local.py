@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from drdsgd.compression import Compressor
+from drdsgd.engines import Engine
 from drdsgd.engines.products import Product, column_blocks, log_mean, product
 from drdsgd.errors import Diverged
 from drdsgd.mixing import Mixing
@@ -130,7 +131,7 @@ class Alone:
     def __init__(self, K: int) -> None:
         self.K, self.rows = K, torch.arange(K)
 
-    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> LocalEngine:
+    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> Engine:
         return LocalEngine(mixing, dtype, device, each)
 
     def gather(self, x: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from drdsgd.compression import Compressor
-from drdsgd.errors import Diverged
+from drdsgd.engines.local import Alone
+from drdsgd.errors import InputError
 from drdsgd.mixing import Mixing
 from drdsgd.network.links import Links
 from drdsgd.parallel import Each
@@ -72,7 +73,11 @@ class NetworkMix:
         return x
 
     def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("a network loses messages; `deployment.check` refuses what can't stand that")
+        # an exchange of copies must lose no message, and this engine's may: who asks for it made a mistake
+        raise InputError(
+            "compressed messages over a network: one that is lost would spoil the copies that neighbours have of each "
+            "other's models for good; use --compression none"
+        )
 
     def _own_weight(self, heard: Mapping[int, Tensor]) -> float:
         """Its own, with those of neighbours that were not heard."""
@@ -126,27 +131,14 @@ class NetworkEngine:
         return Row(own, weights, self._mixing.repeats)
 
 
-class OneDevice:
-    """The process of one device: of all that there is to know it knows its own."""
-
-    rank, size, K = 0, 1, 1
+class OneDevice(Alone):
+    """The process of one device: of all that there is to know it knows its own, as one that hosts all does."""
 
     def __init__(self, number: int, links: Links) -> None:
+        super().__init__(1)
         self.rows, self._number, self._links = torch.tensor([number]), number, links
         self.made: NetworkEngine | None = None
 
     def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> NetworkEngine:
         self.made = NetworkEngine(mixing, self._number, self._links, device)
         return self.made
-
-    def gather(self, x: Tensor) -> Tensor:
-        return x
-
-    def total(self, x: Tensor) -> Tensor:
-        return x
-
-    def texts(self, text: str) -> list[str]:
-        return [text]
-
-    def earliest(self, found: Diverged | None) -> Diverged | None:
-        return found
