@@ -123,7 +123,7 @@ def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path) ->
     assert worst(joined.join(tmp_path / "net"), everybody) >= worst(tmp_path / "local", everybody) - WITHIN
 
 
-def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, local: Path) -> None:
+def test_a_fifth_of_all_messages_with_numbers_is_lost_or_late(tmp_path: Path, local: Path) -> None:
     with network(tmp_path / "net", DIGITS, Faults(lost=0.1, late=0.1, late_by=0.6), deadline=0.4) as devices:
         devices.wait()
     assert all(Folder(path.parent / "run").status == "finished" for path in devices.paths)
