@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from drdsgd.experiment import Experiment
 from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
 from drdsgd.network.links import Links
+from drdsgd.network.messages import HEADER_BYTES, Header, Kind, pack
 from drdsgd.training import Progress
 
 Deliver = Callable[[int, int, bytes], bool]
@@ -81,6 +83,29 @@ def joined_links(
     return made
 
 
+def hostile(draw: random.Random, sender: int, size: int, count: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """So many messages that nobody should send: header, what its payload repeats, and the payload's length.
+
+    None of them is one that could be used: models are of `size` float64, exchanged once or twice in a round.
+    """
+    good = pack(Header(Kind.DATA, sender, 0, 3, size), torch.float64)
+    for n in range(count):
+        kind, length = draw.randrange(6), draw.choice([0, 8, 8 * size, 8 * size + 1])
+        header = bytearray(good)
+        if kind == 0:  # fuzzed header
+            header[draw.randrange(HEADER_BYTES)] = draw.randrange(256)
+        elif kind == 1:  # no header at all
+            header = bytearray(draw.randbytes(draw.randrange(2 * HEADER_BYTES)))
+        elif kind == 2:  # huge lengths
+            header, length = bytearray(pack(Header(Kind.DATA, sender, 0, 3, 2**40), torch.float64)), 2**43
+        elif kind == 3:  # rounds of the future, valid in themselves
+            header = bytearray(pack(Header(Kind.DATA, sender, n % 100, 3 + n % 7, size), torch.float64))
+            length = 8 * size
+        elif kind == 4:  # replays
+            length = 8 * size
+        yield bytes(header), b"\xff" * 8 if kind == 5 else bytes(8), length  # all ones: not a number
+
+
 def all_at_once(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
     """What tasks return that run at the same time; the first exception of any is raised."""
     results: list[Any] = [None] * len(tasks)
@@ -125,9 +150,9 @@ def play(folder: Path, watch: Callable[[int, Progress], None] = lambda i, progre
     return all_at_once([partial(one, i, path) for i, path in enumerate(paths)])
 
 
-def models(folder: Path) -> Tensor:
-    """The models of a deployment's devices in their checkpoints, [K, d]."""
-    return torch.stack([_model(path) for path in deployment.devices(folder)])
+def models(folder: Path, count: int | None = None) -> Tensor:
+    """The models of a deployment's devices, or of the first so many, in their checkpoints, [K, d]."""
+    return torch.stack([_model(path) for path in deployment.devices(folder)[:count]])
 
 
 def _model(path: Path) -> Tensor:

@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import coverage
+import torch
+import zenoh
 
 from drdsgd.errors import Interrupted
 from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
-from drdsgd.network.messages import KIND_AT, Kind
-from drdsgd.network.transport import Transport
-from tests.network.made import free_ports
+from drdsgd.network.messages import KIND_AT, Header, Kind, pack
+from drdsgd.network.transport import Transport, configuration
+from tests.network.made import free_ports, hostile
 
 CLONE_NEWNET = 0x40000000
 
@@ -38,7 +40,8 @@ class Faults:
     """What happens to a device's messages, and how long it takes for a round at least.
 
     Of its messages with numbers this part is lost, and this part comes so many seconds late. While the file `cut` is
-    there, nothing gets to those who are beyond it.
+    there, nothing gets to those who are beyond it. A hostile one takes no part, and sends so many messages that nobody
+    should, of models with so many numbers; an absent one does nothing at all.
     """
 
     lost: float = 0.0
@@ -47,6 +50,9 @@ class Faults:
     cut: Path | None = None
     beyond: frozenset[int] = frozenset()
     slow: float = 0.0
+    hostile: int = 0
+    size: int = 0
+    absent: bool = False
 
 
 NONE = Faults()
@@ -107,6 +113,8 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
     if namespace is not None:
         with Path("/run/netns", namespace).open() as file:
             assert ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0
+    if faults.hostile:
+        _harass(path, faults)
     draw = random.Random(str(path))
 
     class Faulty(Transport):
@@ -123,6 +131,46 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
 
     with contextlib.suppress(Interrupted):
         node.run(path, threads=1, watch=lambda progress, missing: time.sleep(faults.slow), carrier=Faulty)
+
+
+def _harass(path: Path, faults: Faults) -> None:
+    """Send hostile messages to all neighbours of a device, with its certificate and all that they need to believe it.
+
+    Says in the file "sent" that it is done, and stays until it is killed.
+    """
+    device, folder = deployment.load(path), path.parent
+    config = configuration(device, folder, 2**24)
+    config["access_control"] = {"enabled": False}
+    session: Any = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
+    digests: dict[str, bytes] = {}
+
+    def hear(sample: Any) -> None:
+        header = sample.attachment.to_bytes()
+        if header[KIND_AT] == Kind.HELLO:
+            digests[str(sample.key_expr).split("/")[1]] = sample.payload.to_bytes()
+
+    prefix, me = device.deployment, device.name
+    publishers, kept = [], []
+    for n in device.neighbours:
+        kept.append(session.declare_subscriber(f"{prefix}/{n.name}/{me}/message", hear))
+        kept.append(session.liveliness().declare_token(f"{prefix}/{me}/{n.name}/alive"))
+        publishers.append(
+            session.declare_publisher(
+                f"{prefix}/{me}/{n.name}/message", congestion_control=zenoh.CongestionControl.BLOCK
+            )
+        )
+    while len(digests) < len(device.neighbours):
+        time.sleep(0.01)
+    for publisher in publishers:
+        hello = pack(Header(Kind.HELLO, device.number, 0), torch.float64)
+        publisher.put(next(iter(digests.values())), attachment=hello)
+    for header, content, length in hostile(random.Random(1), device.number, faults.size, faults.hostile):
+        for publisher in publishers:
+            publisher.put(content * (min(length, 8 * faults.size) // 8), attachment=header)
+    for publisher in publishers:  # at last as much at once as nobody should take
+        publisher.put(bytes(2**24), attachment=pack(Header(Kind.DATA, device.number, 0, 3, 2**21), torch.float64))
+    (folder / "sent").touch()
+    time.sleep(600)
 
 
 class Network:
@@ -151,6 +199,11 @@ class Network:
         except FileNotFoundError:
             return 0
 
+    def peak_bytes(self, i: int) -> int:
+        """The most memory that a device's process has had."""
+        lines = Path(f"/proc/{self.processes[i].pid}/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
     def log(self, i: int) -> list[str]:
         """The events in a device's log."""
         lines = (self.paths[i].parent / "run" / "log.jsonl").read_text().splitlines()
@@ -175,7 +228,8 @@ def network(folder: Path, e: Any, faults: Faults | Sequence[Faults] = NONE, **se
         made = Network(folder, halves, [faults] * e.devices if isinstance(faults, Faults) else faults)
         try:
             for i in range(e.devices):
-                made.start(i)
+                if not made.faults[i].absent:
+                    made.start(i)
             yield made
         finally:
             for process in made.processes.values():

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, SILENT, Links
-from drdsgd.network.messages import HEADER_BYTES, Header, Kind, pack
-from tests.network.made import all_at_once, joined_links
+from drdsgd.network.messages import Header, Kind, pack
+from tests.network.made import all_at_once, hostile, joined_links
 
 FULL = [(0, 1), (0, 2), (1, 2)]
 
@@ -136,7 +136,7 @@ def test_one_that_misses_many_exchanges_is_not_waited_for_until_it_is_back() -> 
     assert links[0].exchange(BEHIND + 1, 0, x(0.0), [1]) == {}
     assert time.monotonic() - begun < 30
     links[0].begin(BEHIND + 2)
-    assert links[1].furthest() == BEHIND + 1  # from which it knows where to go on
+    assert links[1].furthest(sure=True) == BEHIND + 1  # from which it knows where to go on
     assert exchanged(links, BEHIND + 2) in ({0: {1}, 1: {0}}, {0: set(), 1: set()})
     assert exchanged(links, BEHIND + 3) == {0: {1}, 1: {0}}
 
@@ -196,26 +196,12 @@ def test_ten_thousand_hostile_messages(staleness: int) -> None:
     links = joined_links(
         FULL, size=size, staleness=staleness, log=lambda event, /, **about: events.append((event, about)), deadline=5.0
     )
-    draw, victim = random.Random(1), links[0]
-    good = pack(Header(Kind.DATA, 1, 0, 0, size), torch.float64)
+    victim = links[0]
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     most = 0
-    for n in range(10_000):
-        kind, length = draw.randrange(6), draw.choice([0, 8, 8 * size, 8 * size + 1])
-        header = bytearray(good)
-        if kind == 0:  # fuzzed header
-            header[draw.randrange(HEADER_BYTES)] = draw.randrange(256)
-        elif kind == 1:  # no header at all
-            header = bytearray(draw.randbytes(draw.randrange(2 * HEADER_BYTES)))
-        elif kind == 2:  # huge lengths
-            header, length = bytearray(pack(Header(Kind.DATA, 1, 0, 0, 2**40), torch.float64)), 2**43
-        elif kind == 3:  # rounds of the future, valid in themselves
-            header, length = bytearray(pack(Header(Kind.DATA, 1, n % 100, n % 7, size), torch.float64)), 8 * size
-        elif kind == 4:  # replays
-            length = 8 * size
-        content = b"\xff" * 8 if kind == 5 else bytes(8)  # all ones: not a number
-        victim.receive(1, bytes(header), partial(mul, content, length // 8), length)
+    for n, (header, content, length) in enumerate(hostile(random.Random(1), 1, size, 10_000)):
+        victim.receive(1, header, partial(mul, content, length // 8), length)
         if n % 50 == 0:
             victim.boxes[1].bad = min(victim.boxes[1].bad, BAD_MESSAGES - 60)  # so that it is not cut off too soon
         most = max(most, sum(map(len, victim.boxes[1].data.values())))
@@ -317,6 +303,17 @@ def test_the_newest_model_of_one_that_is_ahead() -> None:
     assert links[0].newest_model(8, 0.01) is None
     links[0].begin(7)
     assert links[0].boxes[1].newest is None
+
+
+def test_one_that_leaps_ahead_is_believed_after_a_moment() -> None:
+    links = joined_links([(0, 1), (0, 2)])
+    tell(links[0], Header(Kind.DATA, 1, BEHIND, 0, 4))
+    tell(links[0], Header(Kind.DATA, 2, 90, 0, 4))
+    assert links[0].furthest() == BEHIND
+    assert links[0].furthest(sure=True) == 90 == links[0].furthest()
+    for _ in range(BAD_MESSAGES):
+        links[0].receive(2, b"", bytes, 0)
+    assert links[0].furthest(sure=True) == BEHIND
 
 
 def test_leaving_waits_for_the_others_to_be_done() -> None:

@@ -131,6 +131,25 @@ def test_a_fifth_of_all_messages_with_numbers_is_lost_or_late(tmp_path: Path, lo
     assert worst(joined.join(tmp_path / "net"), everybody) >= worst(local, everybody) - WITHIN
 
 
+def test_ten_thousand_hostile_messages_from_a_neighbour(tmp_path: Path) -> None:
+    """The others train as if it were not there, in hardly more memory, and cut it off."""
+    e = DIGITS.replace(devices=4, graph="ring", p=None, rounds=60)
+    d, ended, peaks = 64 * 32 + 32 + 32 * 10 + 10, [], []
+    for what in (Faults(absent=True), Faults(hostile=10_000, size=d)):
+        with network(tmp_path / f"{what.absent}", e, [Faults(slow=0.1)] * 3 + [what], patience=3.0) as devices:
+            if what.hostile:
+                wait_for(lambda: (devices.paths[3].parent / "sent").exists())
+                assert all(devices.round(i) < e.rounds for i in range(3)), "they were not at work any more"
+            wait_for(lambda: devices.round(0) >= e.rounds - 20)
+            peaks.append(devices.peak_bytes(0))
+            wait_for(lambda: all(Folder(path.parent / "run").status == "finished" for path in devices.paths[:3]))
+            cut = [devices.log(i).count("neighbour is cut off") for i in range(3)]
+            assert cut == ([1, 0, 1] if what.hostile else [0, 0, 0])
+        ended.append(models(tmp_path / f"{what.absent}", 3))
+    assert torch.allclose(ended[0], ended[1], rtol=1e-9, atol=1e-11)
+    assert peaks[1] - peaks[0] < 50e6  # it sent four times as much
+
+
 def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
     deploy(tmp_path / "net", rounds=40)
     stopped = dict.fromkeys(range(5), False)

@@ -36,6 +36,8 @@ __all__ = ["BAD_MESSAGES", "BEHIND", "Box", "Links", "Log"]
 BEHIND = 3
 # and of which nothing was heard for so many seconds: one that still begins, or waits for others, is not left behind
 SILENT = 5.0
+# seconds for which a neighbour must have been further ahead than that
+LEAP = 1.0
 # seconds between two attempts to introduce oneself
 AGAIN = 1.0
 # so many that are malformed, or come twice, and a neighbour is cut off
@@ -87,6 +89,8 @@ class Box:
     """those of them since it last sent something of about this time"""
     greeted: float = -math.inf
     """when this device last said hello to it"""
+    ahead_since: float = math.inf
+    """when it was first seen to be too far ahead"""
     heard: float = -math.inf
     """when something of it last came"""
 
@@ -304,10 +308,23 @@ class Links:
                     return missing
                 self._changed.wait(min(left, LOOK))
 
-    def furthest(self) -> int:
-        """The latest round at which a neighbour is, -1 if there is none."""
-        with self._changed:
-            return max((box.round for box in self.boxes.values() if box.introduced and not box.cut), default=-1)
+    def furthest(self, *, sure: bool = False) -> int:
+        """The latest round at which a neighbour is, -1 if there is none.
+
+        One that is too far ahead is believed only after a moment: what sends nonsense is cut off by then. With `sure`
+        that moment is waited for.
+        """
+        while True:
+            with self._changed:
+                now, known = time.monotonic(), [-1]
+                for box in self.boxes.values():
+                    there = box.round if self._reachable(box) else -1
+                    box.ahead_since = min(box.ahead_since, now) if there > self._now[0] + self.behind else math.inf
+                    if not now - LEAP < box.ahead_since <= now:
+                        known.append(there)
+                if len(known) > len(self.boxes) or not sure or self._stopping():
+                    return max(known)
+                self._changed.wait(LOOK)
 
     def newest_model(self, least: int, seconds: float) -> tuple[int, Tensor] | None:
         """The newest model that a neighbour has sent in round `least` or later, with the round; waits for it."""

@@ -188,7 +188,7 @@ class Member:
     def _caught_up(self, progress: Progress | None) -> Progress | None:
         """Where neighbours have gone on without it, a device that comes back takes the newest model and round."""
         t = self.status.round
-        if (there := self.links.furthest()) <= t + self.links.behind:
+        if (there := self.links.furthest(sure=True)) <= t + self.links.behind:
             return progress
         # before its model a neighbour exchanges what its objective has, and may wait for others each time
         newest = self.links.newest_model(there, 4 * self.mixing.repeats * self.device.deadline)
