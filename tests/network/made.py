@@ -155,9 +155,15 @@ def models(folder: Path, count: int | None = None) -> Tensor:
     return torch.stack([_model(path) for path in deployment.devices(folder)[:count]])
 
 
-def _model(path: Path) -> Tensor:
+def one_of(number: int) -> Alone:
+    """The process of one device, as far as its checkpoint is concerned."""
     ranks = Alone(1)
-    ranks.rows = torch.tensor([deployment.load(path).number])
+    ranks.rows = torch.tensor([number])
+    return ranks
+
+
+def _model(path: Path) -> Tensor:
+    ranks = one_of(deployment.load(path).number)
     for _ in range(20):  # one that is at work may put another in its place meanwhile
         with suppress(InputError):
             progress = checkpoint.load(path.parent / "run" / "checkpoint", ranks)

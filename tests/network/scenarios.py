@@ -39,7 +39,7 @@ CLONE_NEWNET = 0x40000000
 class Faults:
     """What happens to a device's messages, and how long it takes for a round at least.
 
-    Of its messages with numbers this part is lost, and this part comes so many seconds late. While the file `cut` is
+    Of its messages this part is lost, and this part comes so many seconds late. While the file `cut` is
     there, nothing gets to those who are beyond it. A hostile one takes no part, and sends so many messages that nobody
     should, of models with so many numbers; an absent one does nothing at all.
     """
@@ -121,7 +121,7 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
         def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
             if faults.cut is not None and j in faults.beyond and faults.cut.exists():
                 return
-            luck = draw.random() if header[KIND_AT] == Kind.DATA else 1.0
+            luck = draw.random()
             if luck < faults.lost:
                 return
             if luck < faults.lost + faults.late:

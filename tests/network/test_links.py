@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, SILENT, Links
-from drdsgd.network.messages import Header, Kind, pack
+from drdsgd.network.messages import KIND_AT, Header, Kind, pack
 from tests.network.made import all_at_once, hostile, joined_links
 
 FULL = [(0, 1), (0, 2), (1, 2)]
@@ -270,6 +270,23 @@ def test_before_the_first_exchange_there_is_patience() -> None:
         return links[1].exchange(0, 0, x(1.0), [0])
 
     assert [set(found) for found in all_at_once([partial(links[0].exchange, 0, 0, x(0.0), [1]), later])] == [{1}, {0}]
+
+
+def test_who_is_left_behind_waits_for_nobody() -> None:
+    """Not even in the first exchange, with one whose message was lost as well."""
+    lost = {(1, 0), (0, 1)}
+    links = joined_links(
+        FULL, deadline=0.05, patience=60.0, deliver=lambda i, j, h: h[KIND_AT] != Kind.DATA or (i, j) not in lost
+    )
+    begun = time.monotonic()
+    tasks = [partial(links[i].exchange, 0, 0, x(float(i)), [j for j in range(3) if j != i]) for i in range(2)]
+
+    def run_ahead() -> None:
+        for t in range(BEHIND + 2):
+            links[2].exchange(t, 0, x(2.0), [0, 1])
+
+    assert [set(found) for found in all_at_once([*tasks, run_ahead])[:2]] == [{2}, {2}]
+    assert time.monotonic() - begun < 30
 
 
 def test_who_is_to_stop_waits_for_nobody() -> None:

@@ -373,7 +373,11 @@ class Links:
         with self._changed:
             self._open = open_ = _Exchange((t, k), set(peers))
         self._go_on(peers)
-        self._wait(lambda: not open_.waiting_for, max(self.deadline, self.patience if (t, k) == (0, 0) else 0.0))
+        self._wait(
+            # who is left behind by others need not wait for one more
+            lambda: not open_.waiting_for or self.furthest() > t + self.behind,
+            max(self.deadline, self.patience if (t, k) == (0, 0) else 0.0),
+        )
         open_.late = True
         self._go_on(peers)
         self._wait(lambda: not open_.waiting_for, GRACE * self.deadline)
