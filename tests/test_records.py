@@ -53,7 +53,7 @@ def test_the_files_are_those_of_the_design(finished: Path) -> None:
     accuracy = {"average", "worst", "worst10", "stdev", "per_device"}
     assert line.keys() == {
         "round", "consensus", "local", "per_class", "consensus_distance", "train_loss", "weights", "floats_sent",
-        "seconds",
+        "seconds", "losses",
     }  # fmt: skip
     assert line["consensus"].keys() == line["local"].keys() == accuracy
     summary = json.loads(Folder(finished).summary.read_text())

@@ -105,8 +105,11 @@ def test_train_loss_is_this_rounds_batch() -> None:
     model = models.logistic((6,), 3)
     first = next(iter(drdsgd.trajectory(**options(model=model, seed=4))))
     x, y = Batches(DEVICES, 4, seed=4)(0)
-    expected = nn.functional.cross_entropy(model(x.flatten(0, 1)), y.flatten())
-    assert first.metrics is not None and first.metrics.train_loss == pytest.approx(float(expected.detach()), rel=1e-6)
+    expected = [
+        float(nn.functional.cross_entropy(model(one), labels).detach()) for one, labels in zip(x, y, strict=True)
+    ]
+    assert first.metrics is not None and first.metrics.losses == pytest.approx(expected, rel=1e-6)
+    assert first.metrics.train_loss == pytest.approx(sum(expected) / len(expected), rel=1e-6)
 
 
 def test_the_loop_gives_the_same_metrics() -> None:

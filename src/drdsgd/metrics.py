@@ -69,11 +69,12 @@ class Metrics:
     """One evaluation, after `round` rounds.
 
     `per_class` is the consensus model's accuracy per class (None for a class without test samples).
-    `consensus_distance` is `1/K sum_i ||theta_i - mean theta||^2`. `train_loss` is the mean over devices of their
-    mini-batch loss in the last round (at round 0: in the first, before its step), and `weights` are those that their
-    gradients had in it. `floats_sent` counts all numbers sent over all links since the start, `seconds` the time
-    spent in rounds (not in evaluations). Where several processes share the devices, `bytes_between_ranks` counts what
-    they sent to each other for it, and `exchange_seconds` is how long one of them, on average, was busy with that.
+    `consensus_distance` is `1/K sum_i ||theta_i - mean theta||^2`. `train_loss` is the mean over devices of their mini-
+    batch loss in the last round (at round 0: in the first, before its step), which are `losses` (None in records of
+    older versions), and `weights` are those that their gradients had in it. `floats_sent` counts all numbers sent over
+    all links since the start, `seconds` the time spent in rounds (not in evaluations). Where several processes share
+    the devices, `bytes_between_ranks` counts what they sent to each other for it, and `exchange_seconds` is how long
+    one of them, on average, was busy with that.
     """
 
     round: int
@@ -85,6 +86,7 @@ class Metrics:
     weights: list[float]
     floats_sent: int
     seconds: float
+    losses: list[float] | None = None
     bytes_between_ranks: int | None = None
     exchange_seconds: float | None = None
 

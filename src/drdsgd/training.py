@@ -310,6 +310,7 @@ def _metrics(
         weights=weights.tolist(),
         floats_sent=progress.floats_sent,
         seconds=progress.seconds,
+        losses=losses.tolist(),
     )
     if ranks.size == 1:
         return metrics

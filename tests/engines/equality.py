@@ -112,7 +112,7 @@ def tensors(state: State) -> dict[str, Tensor]:
 
 
 def assert_close(found: Metrics, expected: Metrics, rtol: float) -> None:
-    for name in ("consensus_distance", "train_loss", "weights"):
+    for name in ("consensus_distance", "train_loss", "losses", "weights"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol, atol=1e-20, err_msg=name)
     for name in ("round", "consensus", "local", "per_class", "floats_sent"):
         assert getattr(found, name) == getattr(expected, name), name

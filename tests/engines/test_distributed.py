@@ -94,7 +94,7 @@ def assert_equal(path: Path, whole: Path) -> None:
     for found, expected in zip(mine, theirs, strict=True):
         added = {"bytes_between_ranks", "exchange_seconds"}
         assert found.keys() - added == expected.keys() - added
-        for name in ("consensus_distance", "train_loss", "weights"):
+        for name in ("consensus_distance", "train_loss", "losses", "weights"):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-10)
         for name in ("round", "consensus", "local", "per_class", "floats_sent"):
             assert found[name] == expected[name]

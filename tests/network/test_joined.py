@@ -35,7 +35,7 @@ def test_it_is_the_record_of_a_local_run(played: Path) -> None:
     assert [m.round for m in together.metrics] == [m.round for m in alone.metrics] == [0, 10, 20]
     for a, b in zip(together.metrics, alone.metrics, strict=True):
         assert a.local.per_device == pytest.approx(b.local.per_device)
-        assert a.weights == pytest.approx(b.weights) and a.train_loss == pytest.approx(b.train_loss)
+        assert a.weights == pytest.approx(b.weights) and a.losses == pytest.approx(b.losses)
         assert a.floats_sent == b.floats_sent and a.consensus == a.local
     assert together.metrics[0].consensus_distance == 0 < together.final.consensus_distance
 

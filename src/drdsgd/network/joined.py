@@ -125,4 +125,5 @@ def _together(t: int, seen: Sequence[Metrics]) -> Metrics:
         weights=[m.weights[0] for m in seen],
         floats_sent=sum(m.floats_sent for m in seen),
         seconds=max(m.seconds for m in seen),
+        losses=[m.train_loss for m in seen],
     )
