@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_ARGS ?= -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
+PYTEST_ARGS ?= -n 3 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
 
 .PHONY: demo test lint clean
 .DELETE_ON_ERROR:
