@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -47,17 +48,32 @@ def joined_links(
     size: int = 4,
     deliver: Deliver = lambda i, j, header: True,
     meet: bool = True,
+    latency: float = 0.0,
     **options: Any,
 ) -> dict[int, Links]:
-    """The links of devices that are joined in memory; `deliver(sender, receiver, header)` may lose a message."""
+    """The links of devices that are joined in memory; `deliver(sender, receiver, header)` may lose a message.
+
+    With `latency` messages are on their way for so many seconds, in order.
+    """
     numbers = sorted({i for edge in edges for i in edge})
     neighbours = {i: {j: f"device-{j}" for edge in edges if i in edge for j in edge if j != i} for i in numbers}
     made: dict[int, Links] = {}
 
+    ways = {way: ThreadPoolExecutor(1) for i, j in edges for way in ((i, j), (j, i))} if latency else {}
+
     def sending(i: int) -> Callable[[int, bytes, bytes | bytearray], None]:
         def send(j: int, header: bytes, payload: bytes | bytearray) -> None:
-            if deliver(i, j, header):
-                sent = bytes(payload)  # the sender uses its memory again
+            if not deliver(i, j, header):
+                return
+            sent, due = bytes(payload), time.monotonic() + latency  # the sender uses its memory again
+
+            def arrive() -> None:
+                time.sleep(max(0.0, due - time.monotonic()))
+                made[j].receive(i, header, lambda: sent, len(sent))
+
+            if ways:
+                ways[i, j].submit(arrive)
+            else:
                 made[j].receive(i, header, lambda: sent, len(sent))
 
         return send
@@ -76,8 +92,8 @@ def joined_links(
             links.here(j)
     if meet:
         for links in made.values():
-            links.meet(0.01)
-        assert all(links.meet(0.01) == [] for links in made.values())
+            links.meet(0.01 + 100 * latency)
+        assert all(links.meet(0.01 + 100 * latency) == [] for links in made.values())
     for links in made.values():
         links.running = True
     return made

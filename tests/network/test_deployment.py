@@ -364,6 +364,8 @@ def test_a_device_is_read_by_its_file_or_its_folder(five: Path) -> None:
         ({"address": "nowhere"}, "address"), ({"address": "a b:7447"}, "address"), ({"address": ":7447"}, "address"),
         ({"address": "::1:7447"}, "address"), ({"address": "10.0.0.5:port"}, "address"),
         ({"address": "10.0.0.5:123456"}, "address"), ({"address": "10.0.0.5:7447\n"}, "address"),
+        ({"key": "../ca.key"}, "key"), ({"ca": "/etc/ca"}, "ca"), ({"out": ".."}, "out"), ({"certificate": ""}, "certificate"),
+        ({"metrics": "[::1]:9450"}, "metrics"),
         ({"listen": "nowhere"}, "listen"), ({"metrics": "nowhere"}, "metrics"), ({"metrics": 9450}, "metrics"),
         ({"deadline": 0}, "deadline"), ({"deadline": -1.0}, "deadline"), ({"deadline": float("nan")}, "deadline"),
         ({"deadline": float("inf")}, "deadline"), ({"deadline": "soon"}, "deadline"), ({"patience": 0}, "patience"),

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from drdsgd.network.messages import DIGEST_BYTES, HEADER_BYTES, Header, Kind, Refused, pack, unpack, values
+from drdsgd.network.messages import DIGEST_BYTES, HEADER_BYTES, START_BYTES, Header, Kind, Refused, pack, unpack, values
 
 # as the docstring of the module has it, spelled out once more
 LAYOUT = struct.Struct("!4s B B B B I Q I Q")
@@ -36,7 +36,7 @@ def headers(draw: st.DrawFn) -> Header:
 
 def payload_bytes(header: Header, dtype: torch.dtype) -> int:
     """How long the payload of such a message is."""
-    return {Kind.HELLO: DIGEST_BYTES, Kind.DATA: header.numbers * dtype.itemsize}.get(header.kind, 0)
+    return {Kind.HELLO: DIGEST_BYTES + START_BYTES, Kind.DATA: header.numbers * dtype.itemsize}.get(header.kind, 0)
 
 
 def why(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int = MOST) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -41,6 +42,17 @@ def test_a_log_is_lines_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert datetime.fromisoformat(str(first["time"])).tzinfo == UTC
     assert second["neighbour"] == "b\nc"
     assert capsys.readouterr().err.splitlines() == [json.dumps(first), json.dumps(second)]
+
+
+def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")  # which says that the disk is full
+    log = Journal(tmp_path / "log.jsonl", "device-0", stream)
+    log("one")
+    assert json.loads(stream.getvalue())["event"] == "one"
+    stream.close()
+    log("two")
+    log.close()
 
 
 def test_a_log_that_is_flooded_counts_what_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_an_expired_certificate(victim: Victim, tmp_path: Path) -> None:
 
 def test_a_certificate_of_one_that_is_no_neighbour(victim: Victim) -> None:
     with intruder(victim, lambda tls: None, as_="device-2") as session:
-        wait_for(lambda: bool(victim.log("stranger kept out")))
+        wait_for(lambda: bool(victim.log("stranger may do nothing")))
         heard: list[str] = []
         of_victim = f"{victim.device.deployment}/device-0"
         session.declare_subscriber(f"{of_victim}/**", lambda sample: heard.append(str(sample.key_expr)))
@@ -156,8 +156,30 @@ def test_a_certificate_of_one_that_is_no_neighbour(victim: Victim) -> None:
             wait_for(lambda: bool(told))
             token.undeclare()
         wait_for(lambda: victim.time() > before + 1)
-    assert victim.log("stranger kept out")[0]["name"] == "device-2" and heard == []
+    assert victim.log("stranger may do nothing")[0]["name"] == "device-2" and heard == []
     assert victim.neighbour("device-3")["dropped"] == {}
+
+
+def test_a_neighbour_that_listens_to_what_is_for_another(victim: Victim) -> None:
+    with intruder(victim, lambda tls: None) as session, intruder(victim, lambda tls: None, as_="device-3") as other:
+        heard: list[str] = []
+        prefix = victim.device.deployment
+        for key in (
+            f"{prefix}/device-0/**",
+            f"{prefix}/device-0/device-3/message",
+            f"{prefix}/device-0/device-1/message",
+        ):
+            session.declare_subscriber(key, lambda sample: heard.append(str(sample.key_expr)))
+        tokens = [
+            one.liveliness().declare_token(f"{prefix}/{name}/device-0/alive")
+            for one, name in ((other, "device-3"), (session, "device-1"))
+        ]
+        wait_for(lambda: f"{prefix}/device-0/device-1/message" in heard)  # its own hello
+        before = victim.time()
+        wait_for(lambda: victim.time() > before + 2)  # by now there were several for device-3
+        for token in tokens:
+            token.undeclare()
+    assert {*heard} == {f"{prefix}/device-0/device-1/message"}
 
 
 def test_a_neighbour_that_writes_anothers_key(victim: Victim) -> None:

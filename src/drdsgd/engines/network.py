@@ -87,10 +87,10 @@ class NetworkMix:
         """What has come from neighbours, as they get x."""
         if not self._row.others:
             return {}
-        self.floats_sent += len(self._row.others) * x.numel()
-        begun = time.perf_counter()
+        before, begun = self._links.bytes_sent, time.perf_counter()
         found = self._links.exchange(self.t, self._call, x, self._row.others)
         self.exchange_seconds += time.perf_counter() - begun
+        self.floats_sent += (self._links.bytes_sent - before) // x.element_size()
         self._call += 1
         self.alone.fill_(not found)
         return {j: numbers.to(x.device) for j, numbers in found.items()}

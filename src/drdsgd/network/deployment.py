@@ -38,6 +38,8 @@ _PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2]
 _ADDRESS = rf"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):{_PORT}"
 Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
 Address = Annotated[str, Field(pattern=f"^{_ADDRESS}$")]
+# no way out of the device's folder: whoever signs for it writes there, and may remove a key
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
@@ -63,17 +65,17 @@ class Device(BaseModel):
     """where neighbours reach it"""
     listen: Address | None = None
     """where it listens, if that is another, as behind a gateway"""
-    ca: str = "ca.pem"
-    certificate: str = "device.pem"
-    key: str = "device.key"
-    out: str = "run"
+    ca: FileName = "ca.pem"
+    certificate: FileName = "device.pem"
+    key: FileName = "device.key"
+    out: FileName = "run"
     deadline: Seconds = 30.0
     """seconds to wait for a neighbour in an exchange"""
     patience: Seconds = 60.0
     """seconds to wait for all neighbours before the first round"""
     staleness: Annotated[int, Field(ge=0)] = 0
     """rounds that a neighbour's model may be old; 0: every round waits for all"""
-    metrics: Address | None = None
+    metrics: Annotated[str, Field(pattern=f"^[A-Za-z0-9.-]+:{_PORT}$")] | None = None
     """where Prometheus finds its metrics"""
     scouting: bool = False
     """whether to look for others, and be found, on the local network"""

@@ -64,7 +64,8 @@ def join(folder: Path) -> Path:
         record = Folder(path.parent / device.out)
         if not record.config.exists():
             raise InputError(
-                f"{device.name} has not run: there is no {record.config}; bring its folder here, or start it"
+                f"{device.name} has not run: there is no {record.config}; start it, or bring config.toml, device.json, "
+                f"metrics.jsonl and summary.json of its folder {device.out} here"
             )
         found[device.number] = record, read_about(record.path / "device.json")
     # not from its config.toml, which may have been written on another host: a graph's file lies beside device.toml

@@ -17,6 +17,7 @@ them, on threads of its own.
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -27,27 +28,28 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drdsgd.network.messages import KIND_AT, Header, Kind, Refused, Unlike, pack, unpack, values
+from drdsgd.network.messages import KIND_AT, START_BYTES, Header, Kind, Refused, Unlike, pack, unpack, values
 
 __all__ = ["BAD_MESSAGES", "BEHIND", "Box", "Links", "Log"]
 
-# a neighbour that has missed more exchanges in a row than this, and is not near, is not waited for; and a device that
-# has fallen further behind its neighbours goes on at their round
+# a device that has fallen further behind its neighbours than this goes on at their round,
 BEHIND = 3
-# and of which nothing was heard for so many seconds: one that still begins, or waits for others, is not left behind
-SILENT = 5.0
-# seconds for which a neighbour must have been further ahead than that
+# once they have been further for so many seconds
 LEAP = 1.0
 # seconds between two attempts to introduce oneself
 AGAIN = 1.0
 # so many that are malformed, or come twice, and a neighbour is cut off
 BAD_MESSAGES = 100
-# answers of a neighbour that may wait to be used; and numbers, in the largest messages, beside those of a round
-WAITING_ANSWERS, MORE_MESSAGES = 64, 2
+# messages of a neighbour that may wait to be used, answers and numbers each; and numbers beside those of a round, in
+# the largest messages
+WAITING, MORE_MESSAGES = 64, 2
+# exchanges that a round has at most, for each application of W
+EXCHANGES = 8
 # seconds after which somebody who waits looks whether to stop
 LOOK = 0.5
-# beyond the deadline, for the answer of a neighbour whose numbers have come
+# of the deadline: for the answer of a neighbour whose numbers have come, and for one that was late before
 GRACE = 0.2
+UNFIT = "another number of numbers"
 
 Send = Callable[[int, bytes, bytes | bytearray], None]
 
@@ -67,6 +69,8 @@ class Box:
     """A neighbour, and what has come from it."""
 
     name: str
+    start: bytes = b""
+    """tells its process from the one before"""
     alive: bool = False
     introduced: bool = False
     cut: bool = False
@@ -86,13 +90,11 @@ class Box:
     missed: int = 0
     """exchanges in which the link did not count"""
     in_a_row: int = 0
-    """those of them since it last sent something of about this time"""
+    """those of them since it last sent numbers in time, or said hello"""
     greeted: float = -math.inf
     """when this device last said hello to it"""
     ahead_since: float = math.inf
     """when it was first seen to be too far ahead"""
-    heard: float = -math.inf
-    """when something of it last came"""
 
 
 @dataclass
@@ -103,6 +105,7 @@ class _Exchange:
     """
 
     key: tuple[int, int]
+    size: int
     waiting_for: set[int]
     promised: set[int] = field(default_factory=set)
     found: dict[int, Tensor] = field(default_factory=dict)
@@ -143,9 +146,9 @@ class Links:
         self.bytes_sent = 0
         self.behind = BEHIND
         """rounds that a neighbour may be behind and still be near"""
-        self._send_bytes, self._digest, self._dtype = send, digest, dtype
+        self._send_bytes, self._digest, self._dtype, self._start = send, digest, dtype, secrets.token_bytes(START_BYTES)
         self._size, self._most, self._rounds, self._log = size, most, rounds, log
-        self._room, self._stopping = (repeats + MORE_MESSAGES) * most, stopping
+        self._room, self._calls, self._stopping = (repeats + MORE_MESSAGES) * most, EXCHANGES * repeats, stopping
         self._changed = Condition()
         self._now = (0, 0)  # the exchange that this device is at
         self._open: _Exchange | None = None
@@ -180,15 +183,16 @@ class Links:
             return None
         try:
             message = unpack(header, length, j, self._dtype, self._most)
-            if message.round > self._rounds:
+            if message.round > self._rounds - (message.kind is not Kind.HELLO):  # one that is done says so in its hello
                 raise Refused("beyond the last round")
-            numbers = None
+            if message.call >= self._calls:
+                raise Refused("beyond the last exchange")
             if message.kind is Kind.HELLO:
-                if payload() != self._digest:
-                    return self._another(box)
-            elif not box.introduced:
+                return self._introduced(j, message, payload())
+            if not box.introduced:
                 return self._drop(box, "before its hello")
-            elif message.kind is Kind.DATA:
+            numbers = None
+            if message.kind is Kind.DATA:
                 if (message.round, message.call) <= box.sent:
                     raise Refused("came twice")
                 box.sent = (message.round, message.call)
@@ -204,13 +208,33 @@ class Links:
                 return self._another(box)
             self._refuse(box, str(refused))
         else:
-            # to one that does not know this device yet; not as often as it likes to ask
-            if message.kind is Kind.HELLO and message.call == 0 and time.monotonic() > box.greeted + AGAIN / 2:
-                self._greet(j)
             if not self.running and message.kind is Kind.DATA and message.round > self._now[0]:
                 self._send(j, Header(Kind.NO, self.number, message.round, message.call))
         self._go_on([j])
         return None
+
+    def _introduced(self, j: int, message: Header, said: bytes) -> None:
+        """The neighbour j says what it runs, and where it is."""
+        box = self.boxes[j]
+        digest, start = said[:-START_BYTES], said[-START_BYTES:]
+        if digest != self._digest:
+            return self._another(box)
+        # to one that does not know this device yet, before anything else is sent to it; not as often as it likes to ask
+        if message.call == 0 and time.monotonic() > box.greeted + AGAIN / 2:
+            self._greet(j, known=True)
+        with self._changed:
+            known = box.introduced
+            if start != box.start:  # a new process, which begins anew
+                box.start, box.round, box.newest = start, -1, None
+                box.at = box.sent = (-1, -1)
+                box.data.clear()
+                box.answers.clear()
+            box.alive = box.introduced = True
+            box.round, box.in_a_row = max(box.round, message.round), 0
+            self._changed.notify_all()
+        if not known:
+            self._log("neighbour has introduced itself", neighbour=box.name, round=message.round)
+        return self._go_on([j])
 
     def _too_late(self, message: Header) -> bool:
         t, k = self._now
@@ -220,24 +244,11 @@ class Links:
 
     def _keep(self, box: Box, message: Header, numbers: Tensor | None) -> None:
         key = (message.round, message.call)
-        box.round, box.heard = max(box.round, message.round), time.monotonic()
-        if message.kind is Kind.HELLO:
-            box.alive = True
-            if message.round < box.at[0] or not box.introduced:  # a new process, which begins anew
-                box.at = box.sent = (-1, -1)
-                box.round = message.round
-                box.data.clear()
-                box.answers.clear()
-            if not box.introduced:
-                self._log("neighbour has introduced itself", neighbour=box.name, round=message.round)
-            box.introduced = True
-            return
-        box.at = max(box.at, key)
+        box.round, box.at = max(box.round, message.round), max(box.at, key)
         if numbers is None:
-            # who has said YES may still give up
-            if key in box.answers and not (box.answers[key] and message.kind is Kind.NO):
-                raise Refused("came twice")
-            if key >= self._now and len(box.answers) < WAITING_ANSWERS:
+            # who has said YES may still give up; else a second answer, which an honest one may send, says nothing new
+            new = key not in box.answers or (box.answers[key] and message.kind is Kind.NO)
+            if new and key >= self._now and len(box.answers) < WAITING:
                 box.answers[key] = message.kind is Kind.YES
             return
         if len(numbers) == self._size and message.round > self._now[0]:
@@ -245,20 +256,17 @@ class Links:
         if self.staleness:
             for older in [one for one in box.data if one[1] == message.call]:
                 del box.data[older]
-        waiting = sum(map(len, box.data.values())) + len(numbers)
-        # without this device a neighbour gets as far as its next exchange with it; more come only when it is behind
-        if waiting > self._room:
-            box.dropped["early"] += 1
-        else:
-            box.data[key] = numbers
-            box.in_a_row = 0
+        box.data[key], box.in_a_row = numbers, 0
+        # without this device a neighbour gets as far as its next exchange with it; more come only when this one is
+        # behind, and then the exchanges before are over for the other
+        while len(box.data) > WAITING or sum(map(len, box.data.values())) > self._room:
+            del box.data[min(box.data)]
+            box.dropped["too far ahead"] += 1
 
     def _late(self, box: Box, message: Header) -> None:
         with self._changed:
             box.dropped["late"] += 1
             box.round = max(box.round, message.round)
-            if message.round >= self._now[0] - self.behind:
-                box.in_a_row = 0  # it is slow, but nearly there
 
     def _another(self, box: Box) -> None:
         """A neighbour runs another experiment: an honest mistake, which can be put right."""
@@ -296,6 +304,13 @@ class Links:
             self._now = (t, 0)
             self._forget()
 
+    def leap(self, t: int) -> None:
+        """This device goes on at a later round; neighbours that no longer wait for it should do so again."""
+        self.begin(t)
+        for j, box in self.boxes.items():
+            if self._reachable(box):
+                self._greet(j)
+
     def meet(self, seconds: float) -> list[str]:
         """Wait so many seconds for all neighbours to introduce themselves; the names of those who have not."""
         until = time.monotonic() + seconds
@@ -318,7 +333,7 @@ class Links:
             with self._changed:
                 now, known = time.monotonic(), [-1]
                 for box in self.boxes.values():
-                    there = box.round if self._reachable(box) else -1
+                    there = min(box.round, self._rounds - 1) if self._reachable(box) else -1
                     box.ahead_since = min(box.ahead_since, now) if there > self._now[0] + self.behind else math.inf
                     if not now - LEAP < box.ahead_since <= now:
                         known.append(there)
@@ -326,19 +341,24 @@ class Links:
                     return max(known)
                 self._changed.wait(LOOK)
 
+    def at_work(self) -> bool:
+        """Whether a neighbour has begun its rounds."""
+        with self._changed:
+            return any(box.at >= (0, 0) for box in self.boxes.values() if self._reachable(box))
+
     def newest_model(self, least: int, seconds: float) -> tuple[int, Tensor] | None:
-        """The newest model that a neighbour has sent in round `least` or later, with the round; waits for it."""
+        """The newest model that a neighbour has sent, with the round; waits for one of round `least` or later."""
         until = time.monotonic() + seconds
         while True:
             self._greet_again()
             with self._changed:
-                found = [box.newest for box in self.boxes.values() if box.newest is not None]
-                found = [one for one in found if one[0] >= least]
-                if found:
-                    return max(found, key=lambda one: one[0])
+                models = [box.newest for box in self.boxes.values() if box.newest is not None]
+                newest = max(models, key=lambda one: one[0], default=None)
                 left = until - time.monotonic()
-                if left <= 0 or self._stopping():
-                    return None
+                if self.furthest() < least or left <= 0 or self._stopping():
+                    return newest
+                if newest is not None and newest[0] >= least:
+                    return newest
                 self._changed.wait(min(left, LOOK))
 
     def exchange(self, t: int, k: int, x: Tensor, peers: Iterable[int]) -> dict[int, Tensor]:
@@ -354,8 +374,7 @@ class Links:
             if self._reachable(self.boxes[j]):
                 self._send(j, header, numbers)
                 self.bytes_sent += len(numbers)
-        found = (self._newest if self.staleness else self._agreed)(t, k, peers)
-        found = {j: numbers for j, numbers in found.items() if self._fits(j, numbers, x)}
+        found = (self._newest if self.staleness else self._agreed)((t, k), x.numel(), peers)
         with self._changed:
             for j in set(peers) - found.keys():
                 self.boxes[j].missed += 1
@@ -369,92 +388,106 @@ class Links:
         torch.frombuffer(self._buffer, dtype=x.dtype).copy_(x.detach().reshape(-1))
         return self._buffer
 
-    def _agreed(self, t: int, k: int, peers: list[int]) -> dict[int, Tensor]:
+    def _agreed(self, key: tuple[int, int], size: int, peers: list[int]) -> dict[int, Tensor]:
+        begun = time.monotonic()
         with self._changed:
-            self._open = open_ = _Exchange((t, k), set(peers))
+            self._open = open_ = _Exchange(key, size, set(peers))
         self._go_on(peers)
-        self._wait(
-            # who is left behind by others need not wait for one more
-            lambda: not open_.waiting_for or self.furthest() > t + self.behind,
-            max(self.deadline, self.patience if (t, k) == (0, 0) else 0.0),
-        )
-        open_.late = True
+        self._wait(lambda: self._ends(begun, key, open_.waiting_for))
+        with self._changed:
+            open_.late = True
         self._go_on(peers)
-        self._wait(lambda: not open_.waiting_for, GRACE * self.deadline)
+        # also by one that is to stop: what was promised may be on its way
+        ends = time.monotonic() + GRACE * self.deadline
+        self._wait(lambda: ends if open_.waiting_for else -math.inf)
         with self._changed:
             self._open = None
         for j in open_.waiting_for:
-            self._send(j, Header(Kind.NO, self.number, t, k))
+            self._send(j, Header(Kind.NO, self.number, *key))
         return open_.found
 
-    def _wait(self, done: Callable[[], bool], seconds: float) -> None:
-        """Until it is done, or so many seconds are over, or this device is to stop."""
-        until = time.monotonic() + seconds
+    def _wait(self, until: Callable[[], float]) -> None:
+        """Until the time that `until` says, which is asked again whenever something has changed."""
         with self._changed:
-            while not done() and (left := until - time.monotonic()) > 0 and not self._stopping():
+            while (left := until() - time.monotonic()) > 0:
                 self._changed.wait(min(left, LOOK))
+
+    def _ends(self, begun: float, key: tuple[int, int], waiting_for: Iterable[int]) -> float:
+        """Until when these neighbours are waited for, in an exchange that began then."""
+        boxes = [self.boxes[j] for j in waiting_for]
+        # who is left behind by others need not wait for one more
+        if not boxes or self._stopping() or self.furthest() > key[0] + self.behind:
+            return -math.inf
+        if key == (0, 0) and self.patience > self.deadline:
+            return begun + self.patience
+        return begun + (self.deadline if self._patient(boxes) else GRACE * self.deadline)
+
+    def _patient(self, boxes: Iterable[Box]) -> bool:
+        """Whether there is one among these that gets all the time there is.
+
+        One that was late before gets it only now and then, after 1, 2, 4, 8, ... misses: else one slow device would
+        make its neighbours late for theirs in every exchange.
+        """
+        return any(box.in_a_row & (box.in_a_row - 1) == 0 for box in boxes)
 
     def _go_on(self, peers: Iterable[int]) -> None:
         """Take the exchange that is open as far as it goes with these neighbours; also called as messages come."""
-        answers = []
+        answers, unfit = [], []
         with self._changed:
             open_ = self._open
             if open_ is None:
                 return
             for j in open_.waiting_for.intersection(peers):
                 box, key = self.boxes[j], open_.key
+                if key in box.data and len(box.data[key]) != open_.size:
+                    del box.data[key]
+                    unfit.append(box)
                 if j not in open_.promised and key in box.data and not open_.late:
                     open_.promised.add(j)
                     answers.append((j, Kind.YES))
-                if j in open_.promised and (key in box.answers or box.at > key):
-                    # one that goes on without a NO has used what it got
-                    if box.answers.get(key, True) and key in box.data:
-                        open_.found[j] = box.data[key]
+                if j in open_.promised:
+                    if key in box.answers or box.at > key:
+                        # one that goes on without a NO has used what it got
+                        if box.answers.get(key, True) and key in box.data:
+                            open_.found[j] = box.data[key]
+                        open_.waiting_for.discard(j)
+                    elif not self._reachable(box):
+                        open_.waiting_for.discard(j)
+                # what is missing of a neighbour comes before whatever else it sends
+                elif not self._may_come(box, key) or box.at >= key or open_.late:
                     open_.waiting_for.discard(j)
-                elif box.answers.get(key) is False or not self._may_come(box, open_, promised=j in open_.promised):
-                    open_.waiting_for.discard(j)
-                    if j not in open_.promised and self._reachable(box):
+                    if self._reachable(box):
                         answers.append((j, Kind.NO))
-            if not open_.waiting_for:
+            if not self._patient(self.boxes[j] for j in open_.waiting_for):
                 self._changed.notify_all()
+        for box in unfit:
+            self._refuse(box, UNFIT)
         for j, kind in answers:
             self._send(j, Header(kind, self.number, *open_.key))
 
-    def _newest(self, t: int, k: int, peers: list[int]) -> dict[int, Tensor]:
-        until = time.monotonic() + self.deadline
-        while True:
-            with self._changed:
-                found, waiting = {}, False
-                for j in peers:
-                    box = self.boxes[j]
-                    there = [one for one in box.data if one[1] == k and one[0] >= t - self.staleness]
-                    if there:
-                        found[j] = box.data[max(there)]
-                    elif self._worth_waiting_for(box):
-                        waiting = True
-                left = until - time.monotonic()
-                if not waiting or left <= 0 or self._stopping():
-                    return found
-                self._changed.wait(min(left, LOOK))
+    def _newest(self, key: tuple[int, int], size: int, peers: list[int]) -> dict[int, Tensor]:
+        (t, k), begun = key, time.monotonic()
 
-    def _may_come(self, box: Box, open_: _Exchange, promised: bool) -> bool:
-        """Whether what is missing of a neighbour may still come: it comes before whatever else it sends."""
-        if promised:
-            return self._reachable(box)
-        return self._worth_waiting_for(box) and box.at < open_.key and not open_.late
+        def there(j: int) -> list[tuple[int, int]]:
+            return [one for one in self.boxes[j].data if one[1] == k and one[0] >= t - self.staleness]
 
-    def _worth_waiting_for(self, box: Box) -> bool:
-        near = box.in_a_row <= BEHIND or time.monotonic() - box.heard < SILENT
-        return self._reachable(box) and near
+        def missing() -> list[int]:
+            return [j for j in peers if not there(j) and self._may_come(self.boxes[j], key)]
+
+        self._wait(lambda: self._ends(begun, key, missing()))
+        with self._changed:
+            found = {j: self.boxes[j].data[max(there(j))] for j in peers if there(j)}
+        for j in [j for j, numbers in found.items() if len(numbers) != size]:
+            del found[j]
+            self._refuse(self.boxes[j], UNFIT)
+        return found
+
+    def _may_come(self, box: Box, key: tuple[int, int]) -> bool:
+        """Whether the numbers of a neighbour may still come."""
+        return self._reachable(box) and box.answers.get(key) is not False
 
     def _reachable(self, box: Box) -> bool:
         return box.alive and box.introduced and not box.cut
-
-    def _fits(self, j: int, numbers: Tensor, x: Tensor) -> bool:
-        if len(numbers) == x.numel():
-            return True
-        self._refuse(self.boxes[j], "another number of numbers")
-        return False
 
     def _forget(self) -> None:
         """Drop what is of exchanges that are over."""
@@ -467,12 +500,12 @@ class Links:
             if box.newest is not None and box.newest[0] <= t:
                 box.newest = None
 
-    def _greet(self, j: int) -> None:
+    def _greet(self, j: int, known: bool = False) -> None:
         box = self.boxes[j]
         with self._changed:
             box.greeted = time.monotonic()
-            hello = Header(Kind.HELLO, self.number, self._now[0], int(box.introduced))
-        self._send(j, hello, self._digest)
+            hello = Header(Kind.HELLO, self.number, self._now[0], int(known or box.introduced))
+        self._send(j, hello, self._digest + self._start)
 
     def _greet_again(self) -> None:
         """A hello may have been lost."""

@@ -4,7 +4,8 @@ A message is a header of 32 bytes and a payload. The header says which version o
 message it is, who sends it, which round and which exchange within the round it belongs to, the type of its numbers
 and how many there are:
 
-    HELLO   I am at this round of this run, of which 32 bytes are the same for all who run it; call 1: I know you
+    HELLO   I am at this round of this run, of which 32 bytes are the same for all who run it, and this is my process,
+            which has 8 random bytes; call 1: I know you
     DATA    my numbers
     YES     I have your numbers, and use them if you have mine
     NO      I do not have them, and have ceased to wait
@@ -23,12 +24,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["HEADER_BYTES", "KIND_AT", "Header", "Kind", "Refused", "Unlike", "pack", "unpack", "values"]
+__all__ = ["HEADER_BYTES", "KIND_AT", "START_BYTES", "Header", "Kind", "Refused", "Unlike", "pack", "unpack", "values"]
 
 MAGIC, VERSION = b"drds", 1
 _FORMAT = struct.Struct("!4sBBBBIQIQ")
 HEADER_BYTES, KIND_AT = _FORMAT.size, 5
-DIGEST_BYTES = 32
+DIGEST_BYTES, START_BYTES = 32, 8
 _TYPES = {torch.float32: 1, torch.float64: 2}
 with warnings.catch_warnings():
     # torch warns, once, of memory that is read-only
@@ -98,7 +99,7 @@ def unpack(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int)
         raise Unlike("another type of numbers")
     if numbers > most or (numbers > 0) != (kind == Kind.DATA):
         raise Refused("another number of numbers")
-    if length != {Kind.HELLO: DIGEST_BYTES, Kind.DATA: numbers * dtype.itemsize}.get(kind, 0):
+    if length != {Kind.HELLO: DIGEST_BYTES + START_BYTES, Kind.DATA: numbers * dtype.itemsize}.get(kind, 0):
         raise Refused("wrong length")
     return Header(Kind(kind), who, round, call, numbers)
 

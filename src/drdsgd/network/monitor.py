@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,7 +33,7 @@ __all__ = ["CarrierLines", "Journal", "Status", "carrier_log", "serve"]
 # Lines in a second, on average and at once, of a device's own events, and apart from them of strangers' attempts; the
 # longest value, and the size at which a log is set aside for a new one: who knocks for ever must not fill the disk.
 RATE, BURST, LONGEST, LARGEST = 5.0, 100.0, 200, 10_000_000
-OF_STRANGERS = ("connection refused", "write refused", "stranger kept out", "carrier")
+OF_STRANGERS = ("connection refused", "write refused", "stranger may do nothing", "carrier")
 STATUS_EVERY = 1.0
 
 
@@ -73,21 +73,23 @@ class Journal:
             about = {name: value[:LONGEST] if isinstance(value, str) else value for name, value in about.items()}
             if left_out:
                 about["lines_left_out_before"] = left_out
-            if self._file.tell() > LARGEST:
-                self._file.close()
-                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-                self._file = self._path.open("a", encoding="utf-8")
             line = json.dumps(
                 {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "device": self._device, "event": event}
                 | about
             )
-            for target in (self._file, self._stream):
-                if target is not None:
-                    print(line, file=target, flush=True)
+            with suppress(OSError):  # a full disk must not end what is told of: a device goes on without its log
+                if self._file.tell() > LARGEST:
+                    self._file.close()
+                    self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+                    self._file = self._path.open("a", encoding="utf-8")
+                print(line, file=self._file, flush=True)
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                if self._stream is not None:
+                    print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Write no more."""
-        with self._lock:
+        with self._lock, suppress(OSError):
             self._file.close()
 
 
@@ -203,7 +205,7 @@ class Status:
             "certificate_expires": self.expires.timestamp(),
             "neighbours": {
                 box.name: {
-                    "connected": box.alive and box.introduced,
+                    "connected": box.alive and box.introduced and not box.cut,
                     "cut_off": box.cut,
                     "round": box.round if box.round >= 0 else None,
                     "lag": self.round - box.round if box.round >= 0 else None,
@@ -239,7 +241,8 @@ class Status:
             put("exchange_seconds_total", "counter", "In exchanges with neighbours, waiting included.",
                 [("", self.progress.exchange_seconds)])  # fmt: skip
         put("neighbour_connected", "gauge", "Whether it is there.",
-            [(a, int(box.alive and box.introduced)) for a, box in zip(label, boxes, strict=True)])  # fmt: skip
+            [(a, int(box.alive and box.introduced and not box.cut))
+             for a, box in zip(label, boxes, strict=True)])  # fmt: skip
         put("neighbour_cut_off", "gauge", "Whether it sent too many bad messages.",
             [(a, int(box.cut)) for a, box in zip(label, boxes, strict=True)])  # fmt: skip
         put("neighbour_round", "gauge", "The newest round that is known of it.",

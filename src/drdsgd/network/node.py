@@ -180,7 +180,7 @@ class Member:
         while True:
             missing = self.links.meet(1.0)
             self.status.write()
-            patience = MOMENT if self.links.furthest() > 0 else self.device.patience
+            patience = MOMENT if self.links.at_work() else self.device.patience
             if not missing or time.monotonic() - begun >= patience or stop():
                 return missing
             waiting(missing)
@@ -196,6 +196,7 @@ class Member:
             self.log("found no newer model", round=t, furthest=there)
             return progress
         round, theta = newest
+        self.links.leap(round)
         algorithm = make_algorithm(self.e)
         assert isinstance(algorithm, Algorithm)  # `deployment.check` has refused the others
         theta = theta.to(self.e.device)
@@ -225,13 +226,15 @@ class Member:
             status.write()
             watch(progress if progress.metrics is None else progress._replace(metrics=status.metrics), self._missing())
             stopping = stop()
+            leaping = t < e.rounds and (there := links.furthest()) > t + links.behind
             # only after the metrics: a checkpoint promises that all lines up to its round are there
-            if stopping or t % e.checkpoint_every == 0 or t == e.rounds:
+            if stopping or leaping or t % e.checkpoint_every == 0 or t == e.rounds:
                 checkpoint.save(self.record.checkpoint, progress, ranks)
             if stopping:
                 break
-            if t < e.rounds and (there := min(links.furthest(), e.rounds - 1)) > t + links.behind:
+            if leaping:
                 self.log("fell behind and goes on at its neighbours' round", round=there, before=t)
+                links.leap(there)
                 return progress._replace(state=progress.state._replace(t=there))
         assert progress is not None
         return progress
@@ -271,7 +274,7 @@ def _check_same(record: Folder, e: Experiment) -> None:
 def _check_certificate(device: Device, folder: Path) -> datetime:
     """When the device's certificate expires; refuses one that does not fit, and says what to do."""
     certificate = certificates.read_certificate(folder / device.certificate)
-    until = certificates.expires(certificate)
+    since, until = certificate.not_valid_before_utc, certificates.expires(certificate)
     authority = certificates.read_certificate(folder / device.ca)
     if (name := certificates.name_of(certificate)) != device.name:
         raise InputError(f"{folder / device.certificate} is the certificate of {name}, not of {device.name}")
@@ -281,6 +284,11 @@ def _check_certificate(device: Device, folder: Path) -> datetime:
         raise InputError(f"others may read the key {folder / device.key}: chmod 600 it, or better make another")
     if not certificates.fits(folder / device.key, certificate):
         raise InputError(f"{folder / device.key} is not the key of {folder / device.certificate}")
+    if since > datetime.now(UTC):
+        raise InputError(
+            f"the certificate {folder / device.certificate} is valid from {since:%Y-%m-%d %H:%M} UTC on; "
+            "is the clock of this host right?"
+        )
     if until <= datetime.now(UTC):
         raise InputError(
             f"the certificate {folder / device.certificate} expired on {until:%Y-%m-%d %H:%M} UTC; "

@@ -69,7 +69,7 @@ class Transport:
             subscriber = session.declare_subscriber(
                 f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(LOOKED_AT_LATER)
             )
-            reader = threading.Thread(target=_read, args=(subscriber, links, n.number), daemon=True)
+            reader = threading.Thread(target=_read, args=(subscriber, links, n.number, self._log), daemon=True)
             reader.start()
             self._readers.append(reader)
             alive = session.liveliness().declare_subscriber(
@@ -94,7 +94,9 @@ class Transport:
         if who in self._names:
             return
         if event.kind == zenoh.SampleKind.PUT:
-            self._log("stranger kept out", name=who, address=str(event.link.dst), why="not a neighbour's certificate")
+            self._log(
+                "stranger may do nothing", name=who, address=str(event.link.dst), why="not a neighbour's certificate"
+            )
 
 
 def _authenticated(link: Any) -> str:
@@ -103,13 +105,16 @@ def _authenticated(link: Any) -> str:
     return found[1] if found else ""
 
 
-def _read(subscriber: Any, links: Links, j: int) -> None:
+def _read(subscriber: Any, links: Links, j: int, log: Log) -> None:
     """Give what comes from the neighbour j to the links, until the session ends."""
     with suppress(zenoh.ZError):
         for sample in subscriber:
             header, payload = sample.attachment, sample.payload
             known = header is not None and len(header) == HEADER_BYTES  # before anything is copied
-            links.receive(j, header.to_bytes() if known else b"", payload.to_bytes, len(payload))
+            try:
+                links.receive(j, header.to_bytes() if known else b"", payload.to_bytes, len(payload))
+            except Exception as error:  # whatever it is: a message is lost, and not all that come after it
+                log("message lost", neighbour=links.boxes[j].name, why=f"{type(error).__name__}: {one_line(error)}")
 
 
 def _watcher(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
