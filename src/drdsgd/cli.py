@@ -568,6 +568,9 @@ def network_init(
         typer.Option("--mean-samples", help="with --own-data --reference samples: of the average device"),
     ] = None,
     deadline: Annotated[float, typer.Option("--deadline", help="seconds to wait for a neighbour in a round")] = 30.0,
+    patience: Annotated[
+        float, typer.Option("--patience", help="seconds to wait for all neighbours before the first round")
+    ] = 60.0,
     staleness: Annotated[
         int, typer.Option("--staleness", help="rounds that a neighbour's model may be old; 0 waits for all")
     ] = 0,
@@ -581,7 +584,7 @@ def network_init(
     commands = _network()
     where = commands.init(
         given, out, hosts, port, days=days, keys=keys, own_data=own_data, classes=classes, mean_samples=mean_samples,
-        deadline=deadline, staleness=staleness, metrics_port=metrics_port or None,
+        deadline=deadline, patience=patience, staleness=staleness, metrics_port=metrics_port or None,
     )  # fmt: skip
     here = hosts is None and keys and not own_data
     try_it = f"; try them all on this machine with: drdsgd network run {out}" if here else ""
@@ -596,7 +599,11 @@ def network_join(
     file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="of the device that this host is")],
 ) -> None:
     """A key that never leaves this host, and a request to sign it."""
-    print(f"signing request: {(asked := _network().join(file))}")
+    commands = _network()
+    from drdsgd.network.certificates import checksum
+
+    asked = commands.join(file)
+    print(f"signing request: {asked}, SHA-256 {checksum(asked)}")
     print(f"whoever has the authority's key signs it with: drdsgd network sign DIR {asked.name}")
 
 
@@ -607,8 +614,13 @@ def network_sign(
     days: Annotated[float, typer.Option("--days", help="until they expire")] = 365.0,
 ) -> None:
     """Certificates for devices that ask for them, or renewed ones."""
-    for path in _network().sign(folder, files, days):
+    commands = _network()
+    from drdsgd.network.certificates import checksum
+
+    sums = [checksum(file) if file.is_file() else "" for file in files]
+    for path, file, checked in zip(commands.sign(folder, files, days), files, sums, strict=True):
         print(f"certificate: {path}; take it to the device's host, beside its device.toml")
+        print(f"  for {file}, SHA-256 {checked}: the host that asked must have the same")
 
 
 @network_app.command("run")
@@ -637,11 +649,9 @@ def network_status(
     from rich.table import Table
 
     table = Table("device", "state", "round", "neighbours (their lag in rounds)", "certificate expires")
-    for one in _network().status(path):
-        said = ", ".join(
-            f"{name} ({'cut off' if about['cut_off'] else about['lag'] if about['connected'] else 'away'})"
-            for name, about in one["neighbours"].items()
-        )
+    commands = _network()
+    for one in commands.status(path):
+        said = ", ".join(f"{name} ({commands.seen(about)})" for name, about in one["neighbours"].items())
         at = "-" if one["round"] is None else f"{one['round']} of {one['rounds']}"
         table.add_row(one["name"], one["state"], at, said or "-", one["certificate"])
     _console().print(table)
@@ -677,7 +687,9 @@ def node(
             file, threads=_count("threads", threads), watch=watch, speak=log,
             waiting=lambda missing: advance(0, f"waiting for {' '.join(missing)}"),
         )  # fmt: skip
-    print(f"{device.name}: {outcome.status}; its record is in {outcome.folder}")
+    missed = ", ".join(f"{count} with {name}" for name, count in outcome.missed.items())
+    said = [outcome.status, note, f"exchanges missed: {missed}" if missed else ""]
+    print(f"{device.name}: {', '.join(filter(None, said))}; its record is in {outcome.folder}")
     if outcome.status == "diverged":
         raise typer.Exit(1)
 

@@ -395,7 +395,7 @@ def test_a_port_that_there_is_not_is_told_with_file_and_key(spoilt: Callable[[Sp
 @pytest.mark.parametrize("key", ["deployment", "number", "name", "address", "neighbours", "experiment"])
 def test_a_missing_key_is_told_by_its_name(spoilt: Callable[[Spoil], Path], key: str) -> None:
     path = spoilt(lambda fields: fields.pop(key))
-    message(lambda: load(path), f"{path}: {key}: ", "required")
+    message(lambda: load(path), f"{path}: {key}: ", "missing")
 
 
 def test_a_missing_file_is_told_and_how_to_make_one(tmp_path: Path) -> None:

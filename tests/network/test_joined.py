@@ -40,6 +40,13 @@ def test_it_is_the_record_of_a_local_run(played: Path) -> None:
     assert together.metrics[0].consensus_distance == 0 < together.final.consensus_distance
 
 
+def test_the_record_of_another_device_is_refused(played: Path, tmp_path: Path) -> None:
+    net = Path(shutil.copytree(played / "net", tmp_path / "net"))
+    shutil.rmtree(net / "device-1" / "run")
+    shutil.copytree(net / "device-0" / "run", net / "device-1" / "run")
+    message(lambda: join(net), "has the record of device-0", "not of device-1", "bring its own")
+
+
 def test_a_report_of_it(played: Path, tmp_path: Path) -> None:
     said = drdsgd("report", played / "net", "--out", tmp_path / "page.html")
     assert said.status == 0 and "page.html" in said.out and (tmp_path / "page.html").stat().st_size > 10_000

@@ -6,6 +6,7 @@ connects to it). The authority signs for this deployment only. Private keys are 
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,12 +78,19 @@ def open_authority(key: Path, certificate: Path) -> Authority:
     if not key.exists():
         raise InputError(f"there is no {key}: only who holds the authority's key can sign")
     loaded = _private(key)
+    check_secret(key)
     if not certificate.exists():
         raise InputError(f"there is no {certificate}: every device has a copy of it, beside its device.toml")
     found = read_certificate(certificate)
     if found.public_key() != loaded.public_key():
         raise InputError(f"{key} is not the key of {certificate}; use those of the same deployment")
     return Authority(loaded, found)
+
+
+def check_secret(key: Path) -> None:
+    """Refuse a private key that others than its owner may read."""
+    if key.exists() and key.stat().st_mode & 0o077:
+        raise InputError(f"others may read the key {key}: chmod 600 it, or better make another")
 
 
 def was_signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
@@ -168,6 +176,11 @@ def name_of(what: x509.Certificate | x509.CertificateSigningRequest) -> str:
     """The device that a certificate or a request names."""
     names = what.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
+
+
+def checksum(file: Path) -> str:
+    """What two people compare on the telephone: the SHA-256 of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def expires(certificate: x509.Certificate) -> datetime:

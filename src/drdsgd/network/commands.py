@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from drdsgd.network import deployment
 from drdsgd.network.deployment import Place
 from drdsgd.options import spelling
 
-__all__ = ["init", "join", "sign", "status"]
+__all__ = ["init", "join", "seen", "sign", "status"]
 
 
 def init(
@@ -117,7 +118,8 @@ def _of_one(file: Path) -> dict[str, Any]:
     from drdsgd.network import certificates
 
     device, folder = deployment.load(file), file.parent
-    found: dict[str, Any] = {"name": device.name, "state": "not started", "round": None, "neighbours": {}}
+    state = "no status here" if (folder / device.out / "config.toml").exists() else "not started"
+    found: dict[str, Any] = {"name": device.name, "state": state, "round": None, "neighbours": {}}
     try:
         said = json.loads((folder / device.out / "status.json").read_bytes())
         found |= {name: said[name] for name in ("state", "round", "rounds", "neighbours", "time")}
@@ -140,6 +142,15 @@ def _of_one(file: Path) -> dict[str, Any]:
     else:
         found["certificate"] = "none"
     return found
+
+
+def seen(about: Mapping[str, Any]) -> str:
+    """A neighbour in a few words: its lag in rounds, or why it has none."""
+    if about["cut_off"]:
+        return "cut off"
+    if about["connected"]:
+        return str(about["lag"])
+    return "runs something else" if about["dropped"].get("runs something else") else "away"
 
 
 def _at_work(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drdsgd.errors import InputError, one_line
 from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
 from drdsgd.files import write_text
-from drdsgd.options import DATASETS, GRAPHS, spelling
+from drdsgd.options import DATASETS, GRAPHS, spelling, unknown
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
 
@@ -221,7 +221,8 @@ def make(
             **settings,
         )
         folder = out / place.name
-        folder.mkdir(parents=True)
+        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)  # keys, data and models will be there
         if own_data:
             (folder / "data").mkdir()
         if graph_file is not None:
@@ -247,12 +248,29 @@ def _device(**fields: Any) -> Device:
     try:
         return Device(**fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{spelling(str(first['loc'][0]))} {first['input']}: {_lower(first['msg'])}") from None
+        where, said = _first(error)
+        raise InputError(f"{spelling(where)}: {said}") from None
 
 
-def _lower(message: str) -> str:
-    return message[0].lower() + message[1:]
+def _first(error: ValidationError) -> tuple[str, str]:
+    """Where the first mistake is, and what to say of it."""
+    first = error.errors()[0]
+    where, last = ".".join(map(str, first["loc"])) or "it", str(first["loc"][-1]) if first["loc"] else ""
+    if first["type"] == "missing":
+        return where, "it is missing"
+    if first["type"] == "extra_forbidden":
+        return where, unknown(last, list(Neighbour.model_fields if len(first["loc"]) > 1 else Device.model_fields))
+    if first["type"] == "string_pattern_mismatch" and last in _WRITE:
+        return where, f"write {_WRITE[last]}, not {first['input']!r}"
+    return where, f"{first['msg'][0].lower()}{first['msg'][1:]}, not {first['input']!r}"
+
+
+_WRITE = {
+    **dict.fromkeys(("address", "listen", "metrics"), "HOST:PORT, such as 10.0.0.5:7447"),
+    **dict.fromkeys(("ca", "certificate", "key", "out"), "the name of a file in this folder"),
+    "name": "a name with a-z, 0-9 and -",
+    "deployment": "what the operator's file says: 16 digits of 0-9 and a-f",
+}
 
 
 def load(path: Path) -> Device:
@@ -267,9 +285,8 @@ def load(path: Path) -> Device:
     try:
         return Device(**fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "it"
-        raise InputError(f"{path}: {where}: {_lower(first['msg'])}") from None
+        where, said = _first(error)
+        raise InputError(f"{path}: {where}: {said}") from None
 
 
 def file_of(path: Path) -> Path:

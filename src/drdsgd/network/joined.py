@@ -67,7 +67,13 @@ def join(folder: Path) -> Path:
                 f"{device.name} has not run: there is no {record.config}; start it, or bring config.toml, device.json, "
                 f"metrics.jsonl and summary.json of its folder {device.out} here"
             )
-        found[device.number] = record, read_about(record.path / "device.json")
+        here = read_about(record.path / "device.json")
+        if (here.deployment, here.number, here.name) != (device.deployment, device.number, device.name):
+            raise InputError(
+                f"{record.path} has the record of {here.name}, number {here.number} of deployment {here.deployment}, "
+                f"not of {device.name}, number {device.number} of {device.deployment}: bring its own"
+            )
+        found[device.number] = record, here
     # not from its config.toml, which may have been written on another host: a graph's file lies beside device.toml
     first = deployment.experiment_of(deployment.load(paths[0]), paths[0].parent.resolve(), threads=1)
     if sorted(found) != list(range(first.devices)):

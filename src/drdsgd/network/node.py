@@ -7,10 +7,11 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ from drdsgd.network import certificates, monitor
 from drdsgd.network.deployment import Device, experiment_of, file_of, load
 from drdsgd.network.joined import About, read_about
 from drdsgd.network.links import BEHIND, Links
-from drdsgd.network.transport import Transport
+from drdsgd.network.transport import Transport, why_silent
 from drdsgd.objectives import Hosted
 from drdsgd.records import Folder, Status
 from drdsgd.round import init
@@ -52,6 +53,8 @@ class Outcome(NamedTuple):
     status: Status
     folder: Path
     progress: Progress | None
+    missed: Mapping[str, int] = MappingProxyType({})
+    """exchanges in which a neighbour's link did not count, since this process began"""
 
 
 def run(
@@ -155,6 +158,10 @@ class Member:
         missing = self._meet(waiting, stop)
         if missing and not stop():
             self.log("goes on without", neighbours=missing)
+            for n in self.device.neighbours:
+                # the others call this device
+                if n.name in missing and n.number < self.device.number:
+                    self.log("called in vain", neighbour=n.name, address=n.address, why=why_silent(n.address))
         progress = self._caught_up(progress)
         self._begin_record(progress)
         status.state, links.running = "running", True
@@ -171,8 +178,9 @@ class Member:
             raise Interrupted(f"stopped after round {status.round} of {e.rounds}")
         self.record.finish("finished", "")
         links.leave(e.rounds, min(LEAVING * 5, self.device.deadline))
-        self._end("finished")
-        return Outcome("finished", self.record.path, progress)
+        missed = {box.name: box.missed for box in links.boxes.values() if box.missed}
+        self._end("finished", missed=missed)
+        return Outcome("finished", self.record.path, progress, missed)
 
     def _meet(self, waiting: Callable[[list[str]], None], stop: Callable[[], bool]) -> list[str]:
         """Wait for all neighbours before the first round; where others are at work already, only a moment."""
@@ -280,8 +288,7 @@ def _check_certificate(device: Device, folder: Path) -> datetime:
         raise InputError(f"{folder / device.certificate} is the certificate of {name}, not of {device.name}")
     if not certificates.was_signed(certificate, authority):
         raise InputError(f"{folder / device.certificate} was not signed by the authority of {folder / device.ca}")
-    if (folder / device.key).exists() and (folder / device.key).stat().st_mode & 0o077:
-        raise InputError(f"others may read the key {folder / device.key}: chmod 600 it, or better make another")
+    certificates.check_secret(folder / device.key)
     if not certificates.fits(folder / device.key, certificate):
         raise InputError(f"{folder / device.key} is not the key of {folder / device.certificate}")
     if since > datetime.now(UTC):

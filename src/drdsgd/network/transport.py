@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from drdsgd.network.deployment import Device
 from drdsgd.network.links import Links, Log
 from drdsgd.network.messages import HEADER_BYTES
 
-__all__ = ["Transport", "configuration"]
+__all__ = ["Transport", "configuration", "why_silent"]
 
 # what zenoh needs of a message for itself
 MARGIN_BYTES = 4096
@@ -40,8 +41,9 @@ class Transport:
                 zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
             )
         except zenoh.ZError as error:
+            said = re.sub(r"\s+at /\S+", "", one_line(error))  # without the places in zenoh's source
             raise InputError(
-                f"{device.name} can't listen at {device.listen or device.address}: {one_line(error)}; "
+                f"{device.name} can't listen at {device.listen or device.address}: {said}; "
                 "is the address this host's, and free?"
             ) from error
         prefix = device.deployment
@@ -103,6 +105,20 @@ def _authenticated(link: Any) -> str:
     """The name in the certificate at the other end of a link, which zenoh's binding shows only as text."""
     found = re.search(r'auth_identifier: Some\("(.*?)"\)', str(link))
     return found[1] if found else ""
+
+
+def why_silent(address: str, seconds: float = 2.0) -> str:
+    """What happens to one who calls an address at which nobody answers as a neighbour would.
+
+    >>> why_silent("127.0.0.1:1")
+    'Connection refused'
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
+            return "somebody listens there; why it is no neighbour is in its log"
+    except OSError as error:
+        return error.strerror or one_line(error)
 
 
 def _read(subscriber: Any, links: Links, j: int, log: Log) -> None:
