@@ -79,6 +79,7 @@ COMMANDS = {
         "--classes",
         "--mean-samples",
         "--deadline",
+        "--patience",
         "--staleness",
         "--metrics-port",
         "--algorithm",
