@@ -196,7 +196,7 @@ class _Meter:
 
     def where(self) -> str:
         """The same, in what is counted."""
-        return f"{self.unit} {self.done:g}" + (f" of {self.total:g}" if self.total else "")
+        return f"{self.unit} {self.done:.0f}" + (f" of {self.total:.0f}" if self.total else "")
 
     def left(self, now: float) -> str:
         """The time until it is done, if that can be known."""
