@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sqlite3
-from collections.abc import Iterator
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drdsgd import loggers, study
+from drdsgd import loggers, study, workers
 from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment
 from drdsgd.metrics import Metrics
@@ -89,18 +88,17 @@ def test_a_log_that_fails_costs_one_line_and_nothing_else(
     assert failing.seen == seen and other.seen == [0, 2, 4, 6]
 
 
-def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path) -> None:
     """And the worker goes on."""
-    from drdsgd import workers
-
-    worker = workers.Worker(threads=1)
-    worker.give(small(), tmp_path / "run", ["tensorboard"])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tensorboard").write_text("no folder")
+    worker = workers.Worker(threads=1)
+    worker.give(small(), tmp_path / "run", ["tensorboard"])
     heard: list[tuple[str, Any]] = []
     while ("over", None) not in heard:
         heard += worker.hear()
         assert not worker.silent, heard
+    worker.ready = True
     worker.stop()
     assert worker.end() == 0
     (said,) = [value for kind, value in heard if kind == "say"]
@@ -214,20 +212,11 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
-    with sqlite3.connect(empty_store) as source, sqlite3.connect(tmp_path / "mlflow.db") as target:
-        source.backup(target)
-    source.close()
-    target.close()
-    yield tmp_path / "mlflow.db"
-    import mlflow.tracking._tracking_service.utils as stores
-
-    for one in stores._tracking_store_registry._get_store_with_resolved_uri.cache_info() and [
-        stores._get_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    ]:
-        one._dispose_engine()
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return tmp_path / "mlflow.db"
 
 
 def runs_of(store: Path) -> list[Any]:
