@@ -286,7 +286,7 @@ def _shown(console: Console, meter: _Meter, last: bool) -> Iterator[Callable[[],
 
     With `last`, a line stays in the terminal when it is over; a log that has any lines has it always.
     """
-    if console.is_interactive and not console.is_dumb_terminal:
+    if console.is_interactive:  # no dumb terminal is
         live = Live(meter, console=console, transient=True, refresh_per_second=REDRAWN_PER_SECOND)
         try:
             with live:
