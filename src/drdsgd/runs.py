@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd import checkpoint, hosting, records
+from drdsgd import checkpoint, hosting, loggers, records
 from drdsgd.engines import Ranks
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.flat import Flat
+from drdsgd.loggers import Logger
 from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
 from drdsgd.training import Progress, trajectory
@@ -45,8 +46,9 @@ def run(
     regroup: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
 ) -> Record:
-    """Run an experiment into a folder, or continue it there; `watch` sees every round.
+    """Run an experiment into a folder, or continue it there; `watch` sees every round, and `log` every evaluation.
 
     A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. What happens
     to the process at any moment, the folder can be resumed, and ends with the same metrics. An interruption
@@ -62,7 +64,10 @@ def run(
     with folder.lock():
         _check(folder, e, resume)
         if folder.status == "unfinished":
-            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop)
+            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop, log)
+        else:
+            with _logging(log, e, folder):  # as it is
+                pass
         return records.read(path)
 
 
@@ -74,6 +79,7 @@ def run_together(
     resume: bool = False,
     regroup: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
+    log: loggers.Make = loggers.no_log,
 ) -> Record | None:
     """As `run`, with several processes that call this alike and share the devices; the first writes the record.
 
@@ -91,8 +97,11 @@ def run_together(
             graph = make_graph(e)
             members, data = hosting.host(e, graph, world)
             _check_results_alike(e, graph, data, world)
-            _go(e, folder, graph, data, members, regroup, watch)
+            _go(e, folder, graph, data, members, regroup, watch, log=log if first else loggers.no_log)
             members.post.close()
+        elif first:
+            with _logging(log, e, folder):
+                pass
         return records.read(path) if first else None
 
 
@@ -105,6 +114,7 @@ def _go(
     regroup: bool,
     watch: Callable[[Progress], None],
     stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
 ) -> None:
     """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
     data = data.to(check_device(e.device))
@@ -125,31 +135,50 @@ def _go(
         else:
             folder.check_network(network)
         folder.rewind(t, e)
-    with stop_requests() as asked:
-        try:
-            stopping = False
-            for progress in steps:
-                t = progress.state.t
-                if progress.metrics is not None and ranks.rank == 0:
-                    folder.append(progress.metrics)
-                watch(progress)
-                saving = t % e.checkpoint_every == 0 or t == e.rounds
-                if ranks.size == 1 or saving or progress.metrics is not None:  # several must stop after the same round
-                    stopping = any(ranks.texts("stop" if asked() or stop() else ""))
-                # only after the metrics: a checkpoint promises that all lines up to its round are there
-                if saving or stopping:
-                    checkpoint.save(folder.checkpoint, progress, ranks)
-                if stopping:
-                    break
-        except Diverged as error:
-            if ranks.rank == 0:
-                folder.finish("diverged", str(error))
-            raise
-        # also after the last round: a comparison must not go on with its next run
-        if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
-            raise Interrupted(f"stopped after round {t} of {e.rounds}")
-    if ranks.rank == 0:
-        folder.finish("finished", "")
+    with _logging(log, e, folder) as logger:
+        with stop_requests() as asked:
+            try:
+                stopping = False
+                for progress in steps:
+                    t = progress.state.t
+                    if progress.metrics is not None and ranks.rank == 0:
+                        folder.append(progress.metrics)
+                        logger.log(progress.metrics)
+                    watch(progress)
+                    saving = t % e.checkpoint_every == 0 or t == e.rounds
+                    if (
+                        ranks.size == 1 or saving or progress.metrics is not None
+                    ):  # several must stop after the same round
+                        stopping = any(ranks.texts("stop" if asked() or stop() else ""))
+                    # only after the metrics: a checkpoint promises that all lines up to its round are there
+                    if saving or stopping:
+                        checkpoint.save(folder.checkpoint, progress, ranks)
+                    if stopping:
+                        break
+            except Diverged as error:
+                if ranks.rank == 0:
+                    folder.finish("diverged", str(error))
+                raise
+            # also after the last round: a comparison must not go on with its next run
+            if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
+                raise Interrupted(f"stopped after round {t} of {e.rounds}")
+        if ranks.rank == 0:
+            folder.finish("finished", "")
+
+
+@contextmanager
+def _logging(log: loggers.Make, e: Experiment, folder: Folder) -> Iterator[Logger]:
+    """A log that has all that the folder has; when the block ends it is told how the run did."""
+    logger = log(e, folder.path)
+    if log is loggers.no_log:
+        yield logger
+        return
+    try:
+        for metrics in records.read_metrics(folder.metrics):
+            logger.log(metrics)
+        yield logger
+    finally:
+        logger.close(folder.status)
 
 
 def check_alike(e: Experiment, world: World) -> None:
