@@ -245,9 +245,9 @@ def test_wrong_pairs_are_told() -> None:
     with says("2 devices", "1 have test"):
         data.from_pairs([pair, pair], [pair])
     with says("device 1", "pair"):
-        data.from_pairs([pair, np.zeros(3)])  # type: ignore[list-item]  # wrong on purpose
+        data.from_pairs([pair, np.zeros(3)])
     with says("device 0: x", "no array"):
-        data.from_pairs([([[1, 2], [3]], [0, 1])])  # type: ignore[list-item]  # wrong on purpose
+        data.from_pairs([([[1, 2], [3]], [0, 1])])
     with says("unit is 0"):
         data.from_pairs([pair], unit=0)
 

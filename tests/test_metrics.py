@@ -55,7 +55,7 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
             here = y == c
             assert scores.samples[c] == here.sum()
             if here.any():
-                right = 100 * scores.hits[c] / scores.samples[c]
+                right = scores.per_class[c] / scores.samples[c]
                 assert float(right) == pytest.approx(accuracy(theta.mean(dim=0), x[here], y[here]))
 
 

@@ -30,7 +30,7 @@ def options(**changes: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     defaults = {
         "model": models.logistic((6,), 3),
-        "data": DEVICES,
+        "devices": DEVICES,
         "graph": graphs.ring(K),
         "algorithm": drdsgd.dr_dsgd(eta=0.2, mu=3.0),
         "rounds": 7,
@@ -88,7 +88,7 @@ def test_models_stay_where_they_are(name: str) -> None:
     torch.manual_seed(0)
     change = {
         "model": models.mlp((37,), 3, [50, 31]),
-        "data": data.synthetic(K, features=37, classes=3, samples=40, test_samples=9),
+        "devices": data.synthetic(K, features=37, classes=3, samples=40, test_samples=9),
         "algorithm": Algorithm(kl_dro(2.0), OPTIMIZERS[name].make(0.05)),
         "batch_size": 16,
         "threads": 1,
@@ -133,7 +133,7 @@ def test_reference_weights() -> None:
     x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
     uneven = data.from_pairs([(x[:2], y[:2]), (x[2:], y[2:])], [(x[:1], y[:1])] * 2, classes=3)
     for reference, share in (("samples", [0.5, 1.5]), ("uniform", [1.0, 1.0])):
-        start = next(iter(drdsgd.trajectory(**options(data=uneven, graph=graphs.ring(2), reference=reference))))
+        start = next(iter(drdsgd.trajectory(**options(devices=uneven, graph=graphs.ring(2), reference=reference))))
         assert start.state.objective["share"].tolist() == share
 
 
@@ -198,7 +198,7 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
         (
             {
                 "graph": graphs.ring(4),
-                "data": data.synthetic(4),
+                "devices": data.synthetic(4),
                 "algorithm": Algorithm(kl_dro(2.0), optimizers.d2(0.1)),
             },
             "d2 needs a W whose smallest eigenvalue is above -1/3",
