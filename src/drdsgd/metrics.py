@@ -89,7 +89,7 @@ class Metric:
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
-    return 100.0 * (outputs.argmax(dim=-1) == y)
+    return 100.0 * (outputs.argmax(dim=-1) == y)  # as `evaluate` does it
 
 
 def _difference(outputs: Tensor, y: Tensor) -> Tensor:
@@ -273,15 +273,19 @@ def evaluate(
 
     `features` are those of the test samples, as the model takes them (`Devices.test_features`).
     """
-    score = (metric or accuracy()).score
+    metric = metric or accuracy()
     test, samples = data.test, TOGETHER[execution]
     sizes, starts = test.sizes.tolist(), test.starts.tolist()
-    common, local = theta.new_empty(2, len(test.y))  # scores of the consensus model, of the local ones
+    # an answer is a class, and all are compared at once with what is right; any other metric is scored on the way
+    classes = metric == accuracy()
+    common, local = (test.y if classes else theta).new_empty(2, len(test.y))  # of the consensus model, the local ones
 
-    def scores(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Of every device's model [n, d] on its samples x [n, m, ...], y [n, m, ...]: [n, m]."""
+    def answers(models: Tensor, x: Tensor, here: slice | Tensor) -> Tensor:
+        """Of every device's model [n, d] to its samples x [n, m, ...], which are those `here`: [n, m]."""
         outputs = predict(flat, models, x, execution)
-        return score(outputs.flatten(0, 1), y.flatten(0, 1)).view(x.shape[:2])
+        if classes:
+            return outputs.argmax(dim=-1)
+        return metric.score(outputs.flatten(0, 1), test.y[here].view(-1, *test.y.shape[1:])).view(x.shape[:2])
 
     @torch.no_grad()  # here, because it holds for one thread only
     def ask(some: slice) -> None:
@@ -291,26 +295,26 @@ def evaluate(
         for columns in blocks(most, max(1, samples // n)):
             if n == 1 or columns.stop - columns.start == least == most:  # they lie one after the other
                 here = slice(first + columns.start, starts[some.stop - 1] + columns.stop)
-                x, y = (tensor[here].unflatten(0, (n, -1)) for tensor in (features, test.y))
-                local[here] = scores(theta[some], x, y).flatten()
+                local[here] = answers(theta[some], features[here].unflatten(0, (n, -1)), here).flatten()
                 continue
             column = torch.arange(columns.start, columns.stop, device=theta.device)
             rows = (test.sizes[some] > columns.start).nonzero().flatten()
             there = column < test.sizes[some][rows, None]
             where = (test.starts[some][rows, None] + column).clamp(max=len(test.y) - 1)  # [r, w]
-            x, y = (tensor.index_select(0, where.flatten()).unflatten(0, where.shape) for tensor in (features, test.y))
+            x = features.index_select(0, where.flatten()).unflatten(0, where.shape)
             models = theta[some] if len(rows) == n else theta[some][rows]  # a copy only where some have dropped out
-            local[where[there]] = scores(models, x, y)[there].to(local.dtype)
+            local[where[there]] = answers(models, x, where)[there].to(local.dtype)
         for part in blocks(last - first, samples):  # now, while they are in the cache
             here = slice(first + part.start, first + part.stop)
-            common[here] = scores(mean[None], features[here][None], test.y[here][None])[0]
+            common[here] = answers(mean[None], features[here][None], here)[0]
 
     together = min(samples * data.K // len(test.y), ASKED_BYTES // theta[0].nbytes)
     for _ in each(ask, blocks(data.K, together)):
         pass
     device = torch.repeat_interleave(test.sizes)  # of every sample
-    means = [torch.bincount(device, per_sample.double(), data.K) / test.sizes for per_sample in (common, local)]
+    scores = [100.0 * (all_ == test.y) if classes else all_ for all_ in (common, local)]
+    means = [torch.bincount(device, one.double(), data.K) / test.sizes for one in scores]
     # of no classes, nothing
-    y, per_sample = (test.y, common.double()) if data.classes else (device[:0], common[:0].double())
-    per_class, there = torch.bincount(y, per_sample, data.classes), torch.bincount(y, minlength=data.classes)
+    y, score = (test.y, scores[0].double()) if data.classes else (device[:0], means[0][:0])
+    per_class, there = torch.bincount(y, score, data.classes), torch.bincount(y, minlength=data.classes)
     return Scores(means[0], means[1], per_class, there)
