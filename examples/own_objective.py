@@ -28,13 +28,14 @@ algorithms = {
     "a promise": drdsgd.Algorithm(promise(loss=0.5), optimizers.dsgd(0.2), "a promise"),
 }
 worst = {}
-print("           average    worst  devices whose last batch had a loss above 0.5")
+print("and how many had a last batch with a loss above 0.5:")
 for name, algorithm in algorithms.items():
     torch.manual_seed(0)
     model = drdsgd.models.logistic(devices.shape, devices.classes)
     final = drdsgd.train(model, devices, drdsgd.graphs.torus(K), algorithm, rounds=300).final
     worst[name] = final.consensus.worst
     above = sum(loss > 0.5 for loss in final.losses or [])
-    print(f"{name:10s} {final.consensus.average:6.1f} % {final.consensus.worst:6.1f} % {above:5d} of {K} devices")
+    c = final.consensus
+    print(f"{name}: average {c.average:.1f} %, worst {c.worst:.1f} %, of {K} devices; {above} above")
 best = max(worst, key=lambda name: worst[name])
 print(f"Here {best} serves the worst-off device best, with {worst[best]:.1f} %; DSGD gives it {worst['DSGD']:.1f} %.")

@@ -36,7 +36,7 @@ def train(algorithm: drdsgd.Algorithm) -> drdsgd.Result:
 
 
 plain = train(drdsgd.dsgd(eta=0.3))
-robust = train(drdsgd.dr_dsgd(eta=0.3, mu=0.5, weights="normalized"))
+robust = train(drdsgd.dr_dsgd(eta=0.3, mu=1.0, weights="normalized"))
 print("device  samples    DSGD  DR-DSGD")
 for i, (a, b) in enumerate(zip(plain.final.consensus.per_device, robust.final.consensus.per_device, strict=True)):
     print(f"{i:6d} {len(parts[i]):8d} {a:6.1f} % {b:6.1f} %")

@@ -27,7 +27,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def score(outputs: Tensor, targets: Tensor) -> Tensor:
     """One number per sample, in the units of the table."""
-    return spread * (outputs - targets).abs().squeeze(1)
+    return (outputs - targets).abs().squeeze(1) * float(spread)
 
 
 def train(algorithm: drdsgd.Algorithm) -> drdsgd.Result:

@@ -1,4 +1,4 @@
-"""Text: which package of Python's library is a docstring from? Devices hold different packages; the model embeds words."""
+"""Text: which package of Python's library is a docstring from? Devices hold different ones; the model embeds words."""
 
 import ast
 import re

@@ -118,8 +118,8 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         ),
         "",
         f"The {metric.name} was measured on each device's own held-out samples, after the last round. *Worst 10 %* is "
-        f"the mean of the {-(-K // 10)} worst. This model is the one that stands for all; each device's own model is "
-        "what it had itself at the end.",
+        f"the mean over the worst ceil(K / 10) devices, here {-(-K // 10)}. This model is the one that stands for all; "
+        "each device's own model is what it had itself at the end.",
         "",
         f"| device | training samples | held-out samples | {metric.name} |",
         "|---|---|---|---|",
