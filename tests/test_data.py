@@ -269,7 +269,7 @@ def test_every_sample_is_kept_once(sizes: list[int], shape: tuple[int, ...], dty
     ]
     d = data.from_pairs([(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs] if tensors else pairs)
     assert len(sizes) == d.K and d.shape == shape
-    assert d.train.x.dtype == {np.uint8: torch.uint8, np.int32: torch.int64}.get(dtype, torch.float32)
+    assert d.train.x.dtype == {"uint8": torch.uint8, "int32": torch.int64}.get(np.dtype(dtype).name, torch.float32)
     assert d.test.sizes.tolist() == [n // 5 for n in sizes]
     for i, (x, y) in enumerate(pairs):
         for part, rows in ((d.train, np.arange(len(y)) % 5 != 4), (d.test, np.arange(len(y)) % 5 == 4)):

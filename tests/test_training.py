@@ -16,6 +16,7 @@ from drdsgd import data, graphs, models, objectives, optimizers
 from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Mix
 from drdsgd.errors import Diverged, InputError
+from drdsgd.gradients import loss_name
 from drdsgd.mixing import metropolis
 from drdsgd.objectives import ad_gda, kl_dro
 from drdsgd.optimizers import GossipOptimizer, OptimizerState
@@ -245,8 +246,19 @@ def halved(outputs: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss", [None, nn.HuberLoss(), halved])
 def test_numbers_are_predicted_in_every_way_alike(loss: Any) -> None:
-    own = {"devices": numbers(), "model": nn.Linear(6, 1), "loss": loss, "rounds": 60, "algorithm": drdsgd.dsgd(0.1)}
-    ways = [{"threads": 1}, {"threads": 3}, {"execution": "loop", "threads": 1}, {"execution": "loop", "threads": 3}]
+    own: dict[str, Any] = {
+        "devices": numbers(),
+        "model": nn.Linear(6, 1),
+        "loss": loss,
+        "rounds": 60,
+        "algorithm": drdsgd.dsgd(0.1),
+    }
+    ways: list[dict[str, Any]] = [
+        {"threads": 1},
+        {"threads": 3},
+        {"execution": "loop", "threads": 1},
+        {"execution": "loop", "threads": 3},
+    ]
     runs = [drdsgd.train(**options(**own, **way)) for way in ways]
     for run in runs:
         assert torch.allclose(run.theta, runs[0].theta, atol=1e-5)
@@ -255,10 +267,10 @@ def test_numbers_are_predicted_in_every_way_alike(loss: Any) -> None:
     assert last.average < first.average / 5 and last.worst == max(last.per_device) and runs[0].final.per_class == []
     x, y = numbers()[2]
     assert float((runs[0].model(x[4::5]) - y[4::5]).abs().mean()) == pytest.approx(last.per_device[2], rel=1e-5)
-    assert runs[0].training.loss == ("mse loss" if loss is None else drdsgd.training.loss_name(loss))
+    assert runs[0].training.loss == ("mse loss" if loss is None else loss_name(loss))
 
 
-def test_a_loss_without_names_for_all_devices_at_once_goes_one_by_one() -> None:
+def test_a_loss_that_vmap_can_not_take_goes_device_by_device() -> None:
     def branching(outputs: Tensor, y: Tensor) -> Tensor:
         return halved(outputs, y) if float(outputs.detach().sum()) > -1e9 else outputs.sum()
 
