@@ -54,11 +54,11 @@ for i in range(len(PACKAGES)):
 
 def train(algorithm: drdsgd.Algorithm) -> drdsgd.Result:
     torch.manual_seed(0)
-    return drdsgd.train(Words(), devices, nx.complete_graph(len(devices)), algorithm, rounds=300, reference="uniform")
+    return drdsgd.train(Words(), devices, nx.complete_graph(len(devices)), algorithm, rounds=800, reference="uniform")
 
 
-plain = train(drdsgd.dsgd(eta=2.0))
-robust = train(drdsgd.dr_dsgd(eta=2.0, mu=0.5, weights="normalized"))
+plain = train(drdsgd.dsgd(eta=0.7))
+robust = train(drdsgd.dr_dsgd(eta=0.7, mu=2.0, weights="normalized"))
 print("device holds                 texts    DSGD  DR-DSGD")
 for i, (a, b) in enumerate(zip(plain.final.consensus.per_device, robust.final.consensus.per_device, strict=True)):
     held = f"{PACKAGES[i]}, {PACKAGES[(i + 1) % len(PACKAGES)]}"

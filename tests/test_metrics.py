@@ -96,7 +96,7 @@ def test_any_metric_of_any_targets_is_a_mean_over_the_devices_samples(sizes: lis
             scores = evaluate(flat, theta, theta.mean(dim=0), devices, x, execution, metric=metric)
             for i, (features, targets) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
                 for row, found in ((theta[i], scores.local), (theta.mean(dim=0), scores.common)):
-                    expected = (flat.to_module(row)(features) - targets).abs().pow(power).mean()
+                    expected = (flat.to_module(row)(features) - targets).abs().pow(power).mean().detach()
                     assert float(found[i]) == pytest.approx(float(expected))
             assert len(scores.per_class) == len(scores.samples) == 0
 

@@ -266,7 +266,9 @@ def test_numbers_are_predicted_in_every_way_alike(loss: Any) -> None:
     first, last = runs[0].metrics[0].consensus, runs[0].final.consensus
     assert last.average < first.average / 5 and last.worst == max(last.per_device) and runs[0].final.per_class == []
     x, y = numbers()[2]
-    assert float((runs[0].model(x[4::5]) - y[4::5]).abs().mean()) == pytest.approx(last.per_device[2], rel=1e-5)
+    assert float((runs[0].model(x[4::5]) - y[4::5]).detach().abs().mean()) == pytest.approx(
+        last.per_device[2], rel=1e-5
+    )
     assert runs[0].training.loss == ("mse loss" if loss is None else loss_name(loss))
 
 
@@ -283,17 +285,17 @@ def test_a_loss_that_vmap_can_not_take_goes_device_by_device() -> None:
 def test_words_stay_whole_numbers(bag: bool) -> None:
     x, y = torch.arange(160).view(K, 8, 4) % 9, torch.arange(40).view(K, 8) % 3
     devices = list(zip(x, y, strict=True))
-    runs = [drdsgd.train(**options(model=Words(bag), devices=devices, execution=way)) for way in ("auto", "loop")]
+    model = Words(bag)
+    runs = [drdsgd.train(**options(model=model, devices=devices, execution=way)) for way in ("auto", "loop")]
     assert torch.allclose(runs[0].theta, runs[1].theta, atol=1e-6)
-    assert (runs[0].theta != drdsgd.train(**options(model=Words(bag), devices=devices, rounds=1)).theta).any()
+    assert not torch.equal(runs[0].model.state_dict()["words.weight"], model.state_dict()["words.weight"])
     # a model that takes no whole numbers gets them as floats
     floats = [(one.float(), labels) for one, labels in devices]
+    linear = nn.Linear(4, 3)
     a, b = (
-        drdsgd.train(**options(model=nn.Linear(4, 3), devices=some, algorithm=drdsgd.dsgd(0.01)))
-        for some in (devices, floats)
+        drdsgd.train(**options(model=linear, devices=some, algorithm=drdsgd.dsgd(0.01))) for some in (devices, floats)
     )
-    torch.manual_seed(0)
-    assert a.final.consensus.average >= 0 and a.theta.shape == b.theta.shape == (K, 15)
+    assert torch.equal(a.theta, b.theta)
 
 
 def test_devices_may_be_plain_pairs() -> None:
