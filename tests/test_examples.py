@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -33,7 +34,8 @@ def test_every_example_is_here_and_listed() -> None:
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    here = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}  # this one, wherever it is run from
+    done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     summaries = [(float(a), float(w), int(K)) for a, w, K in SUMMARY.findall(done.stdout)]
     assert [K for _, _, K in summaries] == [SAYS[name][1]] * SAYS[name][0], done.stdout
