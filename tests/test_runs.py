@@ -357,7 +357,7 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
     for k in range(3):
         np.savez(tmp_path / f"{k}.npz", x=np.eye(10), y=np.arange(10) % 2)
     path = begun(tmp_path / "run", dataset=str(tmp_path), devices=3, model="logistic")
-    np.savez(tmp_path / "0.npz", x=np.eye(10), y=np.ones(10))
+    np.savez(tmp_path / "0.npz", x=np.eye(10), y=np.ones(10, int))
     assert "the data changed since the run in" in refused("train", "--resume", "--out", path)
 
 

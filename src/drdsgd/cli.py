@@ -673,8 +673,12 @@ def node(
     from drdsgd.training import Progress
 
     device = deployment.load(file)
+    note = ""
 
     def watch(progress: Progress, missing: list[str]) -> None:
+        nonlocal note
+        if progress.metrics is not None:
+            note = f"own accuracy {progress.metrics.local.average:.1f} %"
         show(progress.state.t, progress.metrics, f"without {' '.join(missing)}" if missing else "")
 
     rounds = device.experiment.get("rounds")

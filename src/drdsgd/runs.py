@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd import checkpoint, hosting, loggers, records
+from drdsgd import card, checkpoint, hosting, loggers, records
 from drdsgd.engines import Ranks
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.flat import Flat
 from drdsgd.loggers import Logger
+from drdsgd.metrics import accuracy
 from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
-from drdsgd.training import Progress, trajectory
+from drdsgd.servers import ServerAlgorithm
+from drdsgd.training import Progress, consensus, trajectory
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -118,17 +120,17 @@ def _go(
 ) -> None:
     """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
     data = data.to(check_device(e.device))
-    mixing, model = make_mixing(e, graph), make_model(e, data)
+    mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
     network = records.network(graph, data, mixing, ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # all that can be wrong with the input is refused here, before anything is written
     steps = trajectory(
-        model, data, mixing, make_algorithm(e),
+        model, data, mixing, algorithm,
         rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
         reference=e.reference, execution=e.execution, threads=e.threads,
         start=start, ranks=ranks, agree_every=e.checkpoint_every,
     )  # fmt: skip
-    t = -1 if start is None else start.state.t
+    last, t = start, -1 if start is None else start.state.t
     if network is not None:
         if start is None:
             folder.start(e, network)
@@ -140,15 +142,14 @@ def _go(
             try:
                 stopping = False
                 for progress in steps:
-                    t = progress.state.t
+                    last, t = progress, progress.state.t
                     if progress.metrics is not None and ranks.rank == 0:
                         folder.append(progress.metrics)
                         logger.log(progress.metrics)
                     watch(progress)
                     saving = t % e.checkpoint_every == 0 or t == e.rounds
-                    if (
-                        ranks.size == 1 or saving or progress.metrics is not None
-                    ):  # several must stop after the same round
+                    # several must stop after the same round
+                    if ranks.size == 1 or saving or progress.metrics is not None:
                         stopping = any(ranks.texts("stop" if asked() or stop() else ""))
                     # only after the metrics: a checkpoint promises that all lines up to its round are there
                     if saving or stopping:
@@ -162,7 +163,26 @@ def _go(
             # also after the last round: a comparison must not go on with its next run
             if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
                 raise Interrupted(f"stopped after round {t} of {e.rounds}")
-        if ranks.rank == 0:
+        assert last is not None
+        trained = consensus(model, algorithm, last.state, ranks)
+        sizes = [ranks.gather(samples.sizes).tolist() for samples in (data.train, data.test)]
+        if network is not None:
+            training = card.Training(
+                algorithm=algorithm.name,
+                rounds=e.rounds,
+                batch_size=e.batch_size,
+                seed=e.seed,
+                loss="cross entropy",
+                metric=accuracy(),
+                train_sizes=sizes[0],
+                test_sizes=sizes[1],
+                shape=data.shape,
+                scale=data.scale,
+                shift=data.shift,
+                mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
+                rho=network.rho,
+            )
+            card.save(folder.path, trained, training, records.read_metrics(folder.metrics)[-1], folder.card.name)
             folder.finish("finished", "")
 
 
