@@ -421,12 +421,14 @@ def _gain(row: Row) -> float:
 def _alone(row: Row) -> str:
     if not row.seeds:
         return f"No run of {row.label} has finished, so there is no end result."
-    many = len(row.who) > 1
-    name = f", {'devices' if many else 'device'} {' and '.join(map(str, row.who))}," if 0 < len(row.who) <= 3 else ""
-    device, ends = ("devices", "end") if many else ("device", "ends")
+    n = len(row.who)
+    names = " and ".join(map(str, row.who))
+    who = {0: "worst-off device ends", 1: f"worst-off device, device {names}, ends"}.get(
+        n, f"worst-off devices, {names}, end" if n <= 3 else f"{n} worst-off devices end"
+    )
     return (
-        f"With {row.label} the worst-off {device}{name} {ends} at {row.worst} % accuracy, {row.gap} points below the "
-        f"average over devices, {row.average} % ({_basis(row.worst)})."
+        f"With {row.label} the {who} at {row.worst} % accuracy, {row.gap} points below the average over devices, "
+        f"{row.average} % ({_basis(row.worst)})."
     )
 
 

@@ -57,7 +57,7 @@ def content(groups: Groups) -> dict[str, Any]:
         "runs": [_run(i, record, min(FRAMES, frames)) for i, record in shown],
         "pairs": _pairs([record for _, record in shown]),
         "visible": _visible(groups),
-        "start": _start(groups, [i for i, _ in shown]),
+        "start": _start(groups, shown),
         "left_out": _left_out(groups, [record for _, record in shown], min(FRAMES, frames)),
     }
 
@@ -139,7 +139,7 @@ def _stop(record: Record) -> dict[str, Any]:
         "seed": record.experiment.seed,
         "status": record.status,
         "text": status(record),
-        "round": record.final.round,
+        "rounds": record.final.round,
         "floats": record.final.floats_sent,
         **{kind: {measure: round(final(record, kind, measure), 3) for measure in MEASURES} for kind in KINDS},
     }
@@ -293,12 +293,12 @@ def _visible(groups: Groups) -> list[int]:
     return sorted([0, *order[: VISIBLE - 1]])
 
 
-def _start(groups: Groups, shown: Sequence[int]) -> int:
-    """The run whose graph is shown at first: one of the group that the headline speaks of."""
+def _start(groups: Groups, shown: Sequence[tuple[int, Record]]) -> int:
+    """The run whose graph is shown at first: of the group that the headline speaks of, else one that has finished."""
     row = best(table(groups))
-    labels = list(groups)
-    group = labels.index(row.label) if row is not None else 0
-    return shown.index(group) if group in shown else 0
+    spoken_of = None if row is None else list(groups).index(row.label)
+    order = sorted(range(len(shown)), key=lambda k: (shown[k][0] != spoken_of, shown[k][1].status != "finished"))
+    return order[0]
 
 
 def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]:

@@ -120,11 +120,13 @@ device's own <dfn>local model</dfn>.</p>"""
 def _emphasised(text: str) -> str:
     """A sentence in which the measured numbers stand out."""
     number = r"([+−]?\d+\.\d+(?: ± \d+\.\d+)? (?:%|points))"
-    parts = re.split(number, text)  # every second one is such a number
-    return "".join(
+    said, _, basis = text.removesuffix(").").partition(" (consensus model, ")
+    parts = re.split(number, said)  # every second one is such a number
+    whole = "".join(
         f"<strong>{escape(part).replace(' ', '&nbsp;')}</strong>" if i % 2 else escape(part)
         for i, part in enumerate(parts)
     )
+    return f"{whole}. <small>(consensus model, {escape(basis)})</small>" if basis else whole
 
 
 def _tiles(rows: Sequence[Row]) -> str:

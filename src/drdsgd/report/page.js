@@ -53,6 +53,8 @@
     return String(value);
   }
   const xText = x => state.x === 'rounds' ? `round ${x}` : `${large(x)} floats`;
+  // a number keeps its error and its unit on its line
+  const together = text => text.replace(/ (?=[±%×])|(?<=±) /g, '\u00a0');
   const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 
   function ticks(low, high, count) {
@@ -63,10 +65,10 @@
     return found;
   }
   function powers(low, high) {
-    const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
-    const every = Math.ceil((last - first + 1) / 6) || 1, found = [];
-    for (let e = first; e <= last; e += every) found.push(10 ** e);
-    return found.length > 1 ? found : [low, high];
+    const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), found = [];
+    for (let e = first; e <= last; e++) for (const m of last - first > 3 ? [1] : [1, 2, 5]) found.push(m * 10 ** e);
+    const within = found.filter(v => v >= low && v <= high), every = Math.ceil(within.length / 6);
+    return within.filter((_, i) => i % every === 0);
   }
   function extent(values) {
     let low = Infinity, high = -Infinity;
@@ -116,7 +118,7 @@
    *
    * series: [{label, x: [], y: [], error: [] or null, colour, dash, kind: '' | 'device' | 'followed', device}]
    * marks: [{x, y, colour, cross, text}]; areas: [{x, low, high, colour}]; log: whether y is logarithmic;
-   * within: limits of y; yText: how to say a y; cursor: an x to mark.
+   * within: limits of y; least: span of y at least; yText: how to say a y; cursor: an x to mark.
    */
   function lineChart(holder, spec) {
     const width = Math.max(260, holder.clientWidth), height = spec.height || 250;
@@ -137,9 +139,9 @@
     let [low, high] = extent(ys);
     if (spec.log) { low /= 1.3; high *= 1.3; }
     else {
-      const pad = (high - low || Math.abs(high) || 1) * 0.06;
+      // what hardly changes must not fill the plot with its last digits
+      const pad = Math.max((high - low) * 0.06, (spec.least - (high - low)) / 2);
       low = Math.max(low - pad, spec.within[0]); high = Math.min(high + pad, spec.within[1]);
-      if (low === high) { low -= 1; high += 1; }
     }
     const most = extent(xs)[1] || 1;
     const X = v => box.left + v / most * (box.right - box.left);
@@ -250,7 +252,7 @@
           text: `${group.label}, seed ${stop.seed}: ${stop.text}`,
         })));
         lineChart(holder, {
-          says, marks, cursor: cursor(), within: [0, 100], yText: (y, e) => estimate(y, e) + unit,
+          says, marks, cursor: cursor(), within: [0, 100], least: 5, yText: (y, e) => estimate(y, e) + unit,
           series: [...series, ...(measure === 'stdev' ? [] : followedLines(r => r[state.kind]))],
         });
       },
@@ -287,14 +289,16 @@
   const css = rgb => `rgb(${rgb.join(',')})`;
   const ink = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b > 130 ? '#000' : '#fff';
 
-  // one scale for all rounds and for all methods on the same devices, so that a colour means one accuracy
+  // One scale for all rounds and for all methods on the same devices, so that a colour means one accuracy. It begins at
+  // the lowest accuracy of the last third of rounds: from zero on, all devices would look the same in the end.
   const scales = new Map();
   function colourScale() {
     const name = `${pairs[state.run]} ${state.kind}`;
     if (!scales.has(name)) {
-      const [low, high] = extent(runs.filter((_, i) => pairs[i] === pairs[state.run]).flatMap(r => r[state.kind].flat()));
-      const ends = [Math.floor(low / 10) * 10, Math.ceil(high / 10) * 10];
-      scales.set(name, ends[0] < ends[1] ? ends : [ends[0] - 10, ends[1] + 10]);
+      const [low, high] = extent(runs.filter((_, i) => pairs[i] === pairs[state.run])
+        .flatMap(r => r[state.kind].slice(Math.floor(r.rounds.length * 2 / 3)).flat()));
+      const ends = [Math.floor(low / 5) * 5, Math.ceil(high / 5) * 5];
+      scales.set(name, ends[0] < ends[1] ? ends : [ends[0] - 5, ends[1] + 5]);
     }
     return scales.get(name);
   }
@@ -400,8 +404,8 @@
       };
       const bar = html('i', {class: 'bar'});
       bar.style.background = `linear-gradient(90deg, ${data.scale.join(', ')})`;
-      holder.replaceChildren(html('span', {}, `accuracy ${low} %`, bar, `${high} %`), html('span', {}, 'counts', circle(0.5), '0.5 ×', circle(1), '1 ×', circle(2), '2 × and more by area'));
-      holder.lastChild.lastChild.textContent = '2 × the average (areas, 0.16 to 4 ×)';
+      holder.replaceChildren(html('span', {}, `accuracy ${low} %${low > 0 ? ' or less' : ''}`, bar, `${high} %${high < 100 ? ' or more' : ''}`),
+        html('span', {}, 'weight', circle(0.5), '0.5 ×', circle(1), '1 ×', circle(2), '2 × the average'));
     },
     says() {
       const r = run(), f = frame(r), values = r[state.kind][f], worst = worstOf(r, f);
@@ -431,7 +435,8 @@
     if (known.length && all.length) {
       const n = known.reduce((sum, each) => sum + each[1], 0);
       const here = known.reduce((sum, [label, count]) => sum + count * r.per_class[f][label], 0) / n, anywhere = all.reduce((a, b) => a + b, 0) / all.length;
-      const verdict = here < anywhere - 2 ? 'its labels are hard for the model' : here > anywhere + 2 ? 'its labels are easy for the model' : 'its labels are neither hard nor easy';
+      const its = r.held[k] > 1 ? 'its labels are' : 'its label is';
+      const verdict = `${its} ${here < anywhere - 2 ? 'hard' : here > anywhere + 2 ? 'easy' : 'neither hard nor easy'} for the model`;
       items.push(['Over all devices the consensus model is right on ', labels.length > 1 ? 'these labels' : 'this label', ' in ', bold(`${fixed(here)} %`), `, on the average label in ${fixed(anywhere)} %: ${verdict}.`]);
     }
     items.push(['It has ', bold(plural(r.degree[k], 'neighbour')), ` (average ${fixed(r.mean_degree)}).`]);
@@ -561,7 +566,7 @@
   // ------------------------------------------------------- devices one by one
 
   const SINGLE = 60;  // devices that have a line each; more of them become bands
-  function perDevice(value, name, text, within) {
+  function perDevice(value, name, text) {
     return {
       draw(holder, says) {
         const r = run(), rows = value(r);
@@ -579,7 +584,7 @@
         const worst = worstOf(r, frame(r));
         series.push({...line(worst, `device ${r.devices[worst]}, worst off after round ${r.rounds[frame(r)]}`, ''), dash: ''});
         series.push(...followedLines(value).map(s => ({...s, device: state.device})));
-        lineChart(holder, {says, series, areas, cursor: cursor(), within, yText: text, devices: true});
+        lineChart(holder, {says, series, areas, cursor: cursor(), within: [0, Infinity], least: 0.2, yText: text, devices: true});
       },
       says() {
         const r = run(), rows = value(r);
@@ -604,13 +609,15 @@
   const apart = {
     draw(holder, says) {
       lineChart(holder, {says, log: true, cursor: cursor(), yText: (y, e) => short(y) + (e === null ? '' : ` ± ${short(e)}`), series: shown().map(([g, group]) => ({
-        label: group.label, x: group[state.x], y: group.apart.mean, error: group.apart.error, colour: colour(g), dash: dash(g), group: g}))});
+        // all start with the same model: but for rounding that is a distance of zero, which has no place on this axis
+        label: group.label, x: group[state.x], y: group.apart.mean.map((v, i) => group.rounds[i] === 0 ? null : v), error: group.apart.error,
+        colour: colour(g), dash: dash(g), group: g}))});
     },
     says() {
       return `${listed(shown().map(([, group]) => {
         const {mean} = group.apart, [, top] = extent(mean);
         return `${group.label}: at most ${short(top)}, at the end ${short(mean.at(-1))}, with rho = ${fixed(group.rho[0], 3)}`;
-      }))}. All devices start with the same model, at distance 0, which a logarithmic axis can't show.`;
+      }))}. All devices start with the same model, at distance 0, which is not drawn.`;
     },
     table() {
       return {columns: ['method', 'round', 'floats sent', 'mean', 'standard error', 'runs', 'rho'], rows: shown().flatMap(([, group]) =>
@@ -623,8 +630,8 @@
   const figures = {
     ...Object.fromEntries(Object.keys(data.measures).map(measure => [`curve-${measure}`, curve(measure)])),
     graph, spread, classes,
-    weights: perDevice(r => r.share, 'weight / average', y => times(y), [0, Infinity]),
-    losses: perDevice(r => r.loss, 'loss', y => short(y), [0, Infinity]),
+    weights: perDevice(r => r.share, 'weight / average', times),
+    losses: perDevice(r => r.loss, 'loss', short),
     apart,
   };
   const keyed = new Set(['classes', 'apart', ...Object.keys(data.measures).map(measure => `curve-${measure}`)]);
@@ -635,7 +642,7 @@
       const holder = $(id), says = figure.says();
       figure.draw(holder.querySelector('.plot'), says);
       const caption = holder.querySelector('figcaption');
-      caption.replaceChildren(says);
+      caption.replaceChildren(together(says));
       if (keyed.has(id) && groups.length > 1 && shown().length <= 8) {
         caption.prepend(html('span', {class: 'legend', 'aria-hidden': 'true'}, ...shown().map(([g, group]) => html('span', {}, key(g), group.label))));
       }
