@@ -195,7 +195,7 @@ try:
     {}
 except SystemExit as end:
     assert not end.code, end.code
-heavy = sorted({{"torch", "numpy", "networkx", "sklearn", "matplotlib", "plotly"}} & set(sys.modules))
+heavy = sorted({{"torch", "numpy", "networkx", "sklearn", "matplotlib"}} & set(sys.modules))
 assert not heavy, heavy
 """
 

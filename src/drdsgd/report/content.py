@@ -146,7 +146,7 @@ def _stop(record: Record) -> dict[str, Any]:
 
 
 def _spread(ends: Sequence[Record], kind: Kind) -> dict[str, Any] | None:
-    """The devices' accuracies at the end, over all seeds: each percentile, and, if they are not too many, each device."""
+    """The devices' accuracies at the end, over all seeds: each percentile and, of not too many, each device."""
     values = [
         (value, i, record.experiment.seed)
         for record in ends

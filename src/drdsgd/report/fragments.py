@@ -85,7 +85,8 @@ def _figure(name: str, title: str, what: str, classes: str = "") -> str:
         f'<figure id="{name}" class="{classes}"><h3>{title}</h3><p class="what">{what}</p>'
         '<div class="plot"></div><figcaption></figcaption>'
         '<div class="tools"><details class="numbers"><summary>Table</summary><div class="scroll"></div></details>'
-        f'<button type="button" class="csv" aria-label="Download the data of {title} as CSV">CSV</button></div></figure>'
+        f'<button type="button" class="csv" aria-label="Download the data of {title} as CSV">CSV</button></div>'
+        "</figure>"
     )
 
 
@@ -113,8 +114,8 @@ _TERMS = """<p class="explained">Devices on a graph train one model together; ea
 its data to itself, and is scored on test samples like its own. The <dfn>worst-off device</dfn> is the one whose
 samples are classified right least often; the <dfn>worst 10 %</dfn> is the mean over the worst-off tenth of devices,
 and <dfn>STDEV</dfn> the standard deviation over devices: the smaller, the more alike they are served. Two models
-are scored: the <dfn>consensus model</dfn>, the mean of all devices' models, which is the one to use in the end, and each
-device's own <dfn>local model</dfn>.</p>"""
+are scored: the <dfn>consensus model</dfn>, the mean of all devices' models, which is the one to use in the end,
+and each device's own <dfn>local model</dfn>.</p>"""
 
 
 def _emphasised(text: str) -> str:
@@ -265,10 +266,11 @@ def _devices() -> str:
         "devices",
         3,
         "Who is the worst-off device, and why?",
-        '<p class="explained">The graph of one run: lines are links, and each circle is a device, coloured by its accuracy '
-        "and the larger, the more it counts in training. A device's <dfn>weight</dfn> is how much its data count: plain "
-        "methods count all devices alike, robust ones count those with a high loss more. Point at a device for its data, "
-        "or move through them with the arrow keys; click or press Enter to follow one in all plots, Escape to stop.</p>",
+        '<p class="explained">The graph of one run: lines are links, and each circle is a device, coloured by its '
+        "accuracy and the larger, the more it counts in training. A device's <dfn>weight</dfn> is how much its data "
+        "count: plain methods count all devices alike, robust ones count those with a high loss more. Point at a "
+        "device for its data, or move through them with the arrow keys; click or press Enter to follow one in all "
+        "plots, Escape to stop.</p>",
         '<div class="moment" role="group" aria-label="Run and round"><label>Run <select id="run"></select></label>'
         '<button type="button" id="play" aria-pressed="false">▶ Play</button>'
         '<label class="slider">Round <input type="range" id="round" min="0" step="1"> '
@@ -276,8 +278,8 @@ def _devices() -> str:
         '<div class="network"><figure id="graph"><h3 class="hidden">The graph</h3><div class="plot"></div>'
         '<div class="scales"></div><figcaption></figcaption>'
         '<div class="tools"><details class="numbers"><summary>Table</summary><div class="scroll"></div></details>'
-        '<button type="button" class="csv" aria-label="Download the data of the graph as CSV">CSV</button></div></figure>'
-        '<aside id="card" class="card" aria-live="polite"></aside></div>',
+        '<button type="button" class="csv" aria-label="Download the data of the graph as CSV">CSV</button></div>'
+        '</figure><aside id="card" class="card" aria-live="polite"></aside></div>',
     )
 
 
@@ -326,15 +328,16 @@ def _agreement(groups: Groups, rows: Sequence[Row]) -> str:
         "Did the network agree?",
         '<p class="explained">Nobody averages all models during training; devices only talk to neighbours. The '
         "<dfn>consensus distance</dfn> is the mean squared distance of devices' models from their mean: near zero, all "
-        "have the same model. <dfn>rho</dfn> belongs to the graph: averaging once with the neighbours leaves at most this "
-        "part of that distance, from 0 (all agree at once) to 1 (never). Where the network agrees, the local models do "
-        "what the consensus model does.</p>",
+        "have the same model. <dfn>rho</dfn> belongs to the graph: averaging once with the neighbours leaves at most "
+        "this part of that distance, from 0 (all agree at once) to 1 (never). Where the network agrees, the local "
+        "models do what the consensus model does.</p>",
         _figure(
             "apart", "Consensus distance", "Mean squared distance of devices' models from their mean; logarithmic axis."
         ),
-        '<div class="scroll tall" tabindex="0" role="region" aria-label="Agreement at the end"><table><thead><tr><td></td>'
-        '<th scope="col">rho</th><th scope="col">distance at the end</th><th scope="col">average, consensus</th>'
-        f'<th scope="col">average, local</th></tr></thead><tbody>{lines}</tbody></table></div>',
+        '<div class="scroll tall" tabindex="0" role="region" aria-label="Agreement at the end"><table><thead><tr>'
+        '<td></td><th scope="col">rho</th><th scope="col">distance at the end</th>'
+        f'<th scope="col">average, consensus</th><th scope="col">average, local</th></tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>",
     )
 
 
@@ -382,14 +385,16 @@ def _group(i: int, label: str, group: Sequence[Record]) -> str:
         else ""
     )
     return (
-        f"<details{' open' * bool(bad)}><summary>{_key(i)}<b>{escape(label)}</b>, {count_runs(len(group))}{mark}</summary>"
+        f"<details{' open' * bool(bad)}><summary>{_key(i)}<b>{escape(label)}</b>, {count_runs(len(group))}{mark}"
+        "</summary>"
         f'<ul class="runs">{runs}</ul>'
         f"<p>To repeat the run of seed {first.experiment.seed}, save its settings as <code>config.toml</code> "
         "(they are in the run's folder, too) and run</p>"
         f'<div class="copied"><pre class="command">drdsgd train config.toml --out again</pre>'
         '<button type="button" class="copy">Copy</button></div>'
         f'{other}<div class="copied"><pre class="config">{escape(first.experiment.to_toml())}</pre>'
-        '<button type="button" class="copy">Copy</button><button type="button" class="save">Save</button></div></details>'
+        '<button type="button" class="copy">Copy</button><button type="button" class="save">Save</button></div>'
+        "</details>"
     )
 
 

@@ -508,8 +508,9 @@
         const {quantiles: q, n} = group.spread[state.kind];
         return `${group.label} (${plural(n, 'device')} in all): from ${fixed(q[0])} to ${fixed(q[100])} %, half of them between ${fixed(q[25])} and ${fixed(q[75])} %`;
       });
+      const many = shown().some(([, group]) => group.spread[state.kind] && !group.spread[state.kind].dots) ? ' Where devices are many, a dot is a percentile of them.' : '';
       const mark = state.device === null ? '' : ` The diamond is device ${state.device}.`;
-      return `${parts.length ? `${listed(parts)}.` : 'No run has finished.'}${mark}`;
+      return `${parts.length ? `${listed(parts)}.` : 'No run has finished.'}${many}${mark}`;
     },
     table() {
       const rows = shown().filter(([, group]) => group.spread[state.kind]);
