@@ -93,7 +93,7 @@ def lively(K: int, evaluations: int = 11, every: int = 10, *, gain: float = 0.0,
     held[np.arange(K), np.arange(K) % 7] += 20 + np.arange(K) % 5
     graph = Network(
         edges=[(i, (i + step) % K) for i in range(K) for step in (1, 2, 7) if i % step == 0],
-        positions=list(zip(np.cos(angle).tolist(), np.sin(3 * angle).tolist(), strict=True)),
+        positions=[(float(np.cos(a)) * (1 + i % 2), float(np.sin(a)) * (1 + i % 2)) for i, a in enumerate(angle)],
         label_counts=held.tolist(),
         data_sha256="",
         rho=0.5 + e.seed / 100,

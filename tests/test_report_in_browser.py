@@ -1,4 +1,4 @@
-"""The page in a real browser: it opens from a file, and its slider, switches, hover, click and keys do what they say."""
+"""The page in a real browser: it opens from a file; slider, switches, hover, click and keys do what they say."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Opened:
 
     def lines(self, figure: str, kind: str = "") -> dict[str, str]:
         """The lines of a plot by name, as paths."""
-        found: list[list[str]] = self.page.eval_on_selector_all(
+        found: list[tuple[str, str]] = self.page.eval_on_selector_all(
             f"#{figure} .line{kind}", "lines => lines.map(line => [line.dataset.name, line.getAttribute('d')])"
         )
-        return {name: path for name, path in found}
+        return dict(found)
 
 
 def opened(browser: Browser, file: Path, **options: Any) -> Opened:
@@ -119,7 +119,10 @@ def test_it_fits_the_screen_without_an_error_or_a_request(
     )
     assert (int(back) > int(text)) == (scheme == "light")
     # every part of a plot is within it
-    beyond = "figures => figures.filter(f => [...f.querySelectorAll('svg[viewBox] *')].some(e => { const b = e.getBoundingClientRect(), v = e.ownerSVGElement.getBoundingClientRect(); return b.right > v.right + 8 || b.left < v.left - 8 })).map(f => f.id)"
+    beyond = """figures => figures.flatMap(figure => [...figure.querySelectorAll('svg[viewBox] > *')].filter(part => {
+        const a = part.getBoundingClientRect(), b = part.ownerSVGElement.getBoundingClientRect();
+        return a.width && (a.right > b.right + 9 || a.left < b.left - 9);
+    }).map(part => `${figure.id} ${part.outerHTML.slice(0, 150)}`))"""
     assert found.page.eval_on_selector_all("figure", beyond) == []
     found.page.close()
     assert (found.errors, found.requests) == ([], [comparison.as_uri()])
@@ -167,7 +170,7 @@ def test_play_goes_through_the_rounds_and_stops(shown: Opened) -> None:
     shown.slide(8)
     shown.page.click("#play")
     assert shown.page.get_attribute("#play", "aria-pressed") == "true"
-    shown.page.wait_for_function("document.getElementById('at').textContent === '100 of 100'")
+    shown.page.locator("#at", has_text="100 of 100").wait_for()
     shown.page.wait_for_selector("#play[aria-pressed=false]")
 
 
@@ -260,9 +263,9 @@ def test_a_dot_and_a_line_can_be_followed_too(shown: Opened) -> None:
     assert shown.text("#following").startswith("Following device 1 of seed 1")
     assert page.locator("#run option:checked").inner_text() == "dsgd, seed 1"
     page.keyboard.press("Escape")
-    box = page.locator("#losses .plot svg").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 60, box["y"] + 40)
+    page.locator("#losses .plot svg").scroll_into_view_if_needed()
+    shown.settle()
+    page.locator("#losses .plot svg").hover(position={"x": 60, "y": 40})
     assert re.search(r"device \d+.*: \d", shown.text("#tip"))
 
 
@@ -280,7 +283,7 @@ def test_the_switches_change_the_curves(shown: Opened) -> None:
     page.check("input[name=x][value=floats]")
     shown.settle()
     assert "floats sent" in " ".join(page.locator("#curve-worst svg text").all_text_contents())
-    assert "120 k" in page.locator("#curve-worst svg text").all_text_contents()
+    assert "100 k" in page.locator("#curve-worst svg text").all_text_contents()
     page.uncheck("input[name=group][value='0']")
     shown.settle()
     assert set(shown.lines("curve-worst")) == {"dr-dsgd"}
@@ -288,13 +291,20 @@ def test_the_switches_change_the_curves(shown: Opened) -> None:
 
 
 def test_pointing_at_a_curve_tells_its_values(shown: Opened) -> None:
-    box = shown.page.locator("#curve-average .plot svg").bounding_box()
+    plot = shown.page.locator("#curve-average .plot svg")
+    plot.scroll_into_view_if_needed()
+    shown.settle()
+    box = plot.bounding_box()
     assert box is not None
-    shown.page.mouse.move(box["x"] + 46 + (box["width"] - 60) * 0.5, box["y"] + 100)
+    plot.hover(position={"x": 46 + (box["width"] - 60) * 0.5, "y": 100})
     for name, runs in (("dsgd", RUNS[:3]), ("dr-dsgd", RUNS[3:])):
         middle = summary.curve(runs, "consensus", "average").values[5]
         assert f"{name}: {middle} %" in shown.text("#tip")
     assert shown.text("#tip").startswith("round 50")
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def test_a_plots_data_can_be_downloaded(shown: Opened, tmp_path: Path) -> None:
@@ -304,15 +314,14 @@ def test_a_plots_data_can_be_downloaded(shown: Opened, tmp_path: Path) -> None:
             figure.locator(".csv").click()
         assert download.value.suggested_filename == f"{name}.csv"
         download.value.save_as(tmp_path / f"{name}.csv")
-        rows = list(csv.DictReader((tmp_path / f"{name}.csv").open(encoding="utf-8")))
-        assert len(rows) >= 12
-    rows = list(csv.DictReader((tmp_path / "curve-worst.csv").open(encoding="utf-8")))
+        assert len(table(tmp_path / f"{name}.csv")) >= 12
+    rows = table(tmp_path / "curve-worst.csv")
     curve = summary.curve(RUNS[3:], "consensus", "worst")
     found = [row for row in rows if row["method"] == "dr-dsgd"]
     assert [int(row["round"]) for row in found] == curve.rounds
     assert [float(row["mean"]) for row in found] == pytest.approx([v.mean for v in curve.values], rel=1e-4)
     assert [float(row["standard error"]) for row in found] == pytest.approx([v.error for v in curve.values], rel=1e-4)
-    rows = list(csv.DictReader((tmp_path / "weights.csv").open(encoding="utf-8")))
+    rows = table(tmp_path / "weights.csv")
     assert [int(row["device"]) for row in rows[:12]] == list(range(12))
     assert len(rows) == 12 * 11
 
@@ -368,8 +377,8 @@ def test_hostile_names_show_as_text_and_do_nothing(browser: Browser, tmp_path: P
     runs[1] = dataclasses.replace(runs[1], status="diverged")
     file = written(tmp_path, runs, title=HOSTILE)
     found = opened(browser, file, viewport=PHONE)
-    dialogs = []
-    found.page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    dialogs: list[str] = []
+    found.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
     assert found.page.inner_text("h1") == HOSTILE
     name = HOSTILE.removeprefix("</")
     found.page.click("#node-1", force=True)
