@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from drdsgd import report, summary
-from drdsgd.records import Record
+from drdsgd.records import Record, Status
 from tests.made import HOSTILE, lively
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
@@ -396,7 +396,8 @@ def test_hostile_names_show_as_text_and_do_nothing(browser: Browser, tmp_path: P
 
 def test_runs_that_did_not_finish_are_drawn_as_far_as_they_got(browser: Browser, tmp_path: Path) -> None:
     runs = [lively(5, seed=0)]
-    for seed, status, kept in ((1, "diverged", 4), (2, "unfinished", 6), (3, "unfinished", 1)):
+    stopped: list[tuple[int, Status, int]] = [(1, "diverged", 4), (2, "unfinished", 6), (3, "unfinished", 1)]
+    for seed, status, kept in stopped:
         one = lively(5, seed=seed)
         runs.append(dataclasses.replace(one, metrics=one.metrics[:kept], status=status))
     found = opened(browser, written(tmp_path, runs))

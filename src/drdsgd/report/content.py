@@ -222,7 +222,6 @@ def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
         "rounds": [m.round for m in lines],
         "floats": [m.floats_sent for m in lines],
         "average": {kind: [round(getattr(m, kind).average, 2) for m in lines] for kind in KINDS},
-        "worst": {kind: [round(getattr(m, kind).worst, 2) for m in lines] for kind in KINDS},
         "consensus": history([m.consensus.per_device for m in lines], 4),
         "local": history([m.local.per_device for m in lines], 4),
         "share": history([_shares(m.weights) for m in lines], 3),

@@ -95,6 +95,7 @@
     const values = r[state.kind][f];
     return values.reduce((best, v, k) => v < values[best] ? k : best, 0);
   }
+  const equallyBadlyOff = (r, f) => r[state.kind][f].filter(v => v === r[state.kind][f][worstOf(r, f)]).length;
   function follow(device, index = state.run) {
     const same = state.device === device && pairs[index] === pairs[state.run];
     update({run: index, device: same ? null : device});
@@ -393,6 +394,8 @@
         node.setAttribute('aria-selected', device === state.device);
         if (this.digits[k]) this.digits[k].setAttribute('fill', size < 6 ? 'none' : ink(fill));
       });
+      // what is marked lies above the others
+      this.list.append(this.nodes[worst], ...(place(r, state.device) < 0 ? [] : [this.nodes[place(r, state.device)]]));
       this.name.setAttribute('x', this.x[worst]);
       this.name.setAttribute('y', this.y[worst] - this.base * Math.sqrt(Math.min(4, Math.max(0.16, r.share[f][worst]))) - 11);
       this.legend(holder.parentNode.querySelector('.scales'), scale);
@@ -410,7 +413,7 @@
     says() {
       const r = run(), f = frame(r), values = r[state.kind][f], worst = worstOf(r, f);
       return `${runName(r)}, after round ${r.rounds[f]}: ${plural(r.size, 'device')}, ${plural(r.all_links, 'link')}, rho = ${fixed(r.rho, 3)}. `
-        + `Device ${r.devices[worst]} is worst off with ${fixed(values[worst])} %, the best has ${fixed(extent(values)[1])} %, the average is ${fixed(r.average[state.kind][f])} % (${state.kind} model).`
+        + `Device ${r.devices[worst]}${equallyBadlyOff(r, f) > 1 ? ` (and ${plural(equallyBadlyOff(r, f) - 1, 'other')})` : ''} is worst off with ${fixed(values[worst])} %, the best has ${fixed(extent(values)[1])} %, the average is ${fixed(r.average[state.kind][f])} % (${state.kind} model).`
         + (r.status === 'finished' ? '' : ` This run is not finished: ${r.status}.`);
     },
     table() {
@@ -427,7 +430,7 @@
   function card() {
     const r = run(), f = frame(r), worst = worstOf(r, f), followed = place(r, state.device);
     const k = followed >= 0 ? followed : worst, device = r.devices[k], mine = r[state.kind][f][k], average = r.average[state.kind][f];
-    const below = average - mine, bold = text => html('b', {}, text);
+    const below = average - mine, bold = text => html('b', {}, together(text));
     const items = [];
     const labels = r.labels[k].map(([label]) => label), all = r.per_class[f].filter(v => v !== null);
     items.push(['It holds ', bold(plural(r.samples[k], 'training sample')), ` (average ${fixed(r.mean_samples)}) of ${plural(r.held[k], 'label')}: ${labelsHeld(r, k)}.`]);
@@ -449,12 +452,13 @@
     }
     const button = html('button', {type: 'button'}, state.device === device ? 'Stop following' : 'Follow in all plots');
     button.addEventListener('click', () => follow(device));
-    const lowest = mine <= r.worst[state.kind][f] + 0.006;
+    const tied = equallyBadlyOff(r, f), lowest = mine === r[state.kind][f][worst];
+    const rank = !lowest ? '' : tied > 1 ? `, one of the ${tied} worst off` : ', the worst off';
     $('card').replaceChildren(
-      html('h3', {}, `Device ${device}${lowest ? ', the worst off' : ''}`),
+      html('h3', {}, `Device ${device}${rank}`),
       html('p', {}, bold(`${fixed(mine)} %`), ` of its test samples are classified right after round ${r.rounds[f]}`,
         Math.abs(below) < 0.05 ? ', as on average.' : `, ${fixed(Math.abs(below))} points ${below > 0 ? 'below' : 'above'} the average.`),
-      html('ul', {}, ...items.map(parts => html('li', {}, ...parts))), button);
+      html('ul', {}, ...items.map(parts => html('li', {}, ...parts.map(part => typeof part === 'string' ? together(part) : part)))), button);
   }
 
   // --------------------------------------------------------------- distributions
