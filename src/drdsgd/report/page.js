@@ -345,10 +345,11 @@
       const room = base >= 8;
       this.digits = room ? r.devices.map((device, k) => svg('text', {class: 'digit', x: this.x[k].toFixed(1), y: this.y[k].toFixed(1),
         'font-size': Math.max(8, base * (device > 99 ? 0.7 : 0.9)).toFixed(1), 'aria-hidden': 'true'}, String(device))) : [];
+      this.marks = svg('g', {'aria-hidden': 'true'});
       this.name = svg('text', {class: 'digit worst-name', 'aria-hidden': 'true'}, 'worst off');
       this.list = svg('g', {class: 'nodes', role: 'listbox', tabindex: 0, 'aria-label': 'Devices; arrow keys move, Enter follows, Escape stops'}, ...this.nodes);
       const root = svg('svg', {viewBox: `0 0 ${width} ${height}`},
-        svg('path', {class: 'links', d: lines, 'stroke-width': r.devices.length > 200 ? 0.5 : 1.2}), this.list, ...this.digits, this.name);
+        svg('path', {class: 'links', d: lines, 'stroke-width': r.devices.length > 200 ? 0.5 : 1.2}), this.list, this.marks, ...this.digits, this.name);
       this.listen();
       holder.replaceChildren(root);
       this.active = worstOf(r, frame(r));
@@ -389,13 +390,13 @@
         const size = this.base * Math.sqrt(Math.min(4, Math.max(0.16, r.share[f][k])));
         node.setAttribute('fill', css(fill));
         node.setAttribute('r', size.toFixed(2));
-        node.classList.toggle('worst', k === worst);
-        node.classList.toggle('followed', device === state.device);
         node.setAttribute('aria-selected', device === state.device);
         if (this.digits[k]) this.digits[k].setAttribute('fill', size < 6 ? 'none' : ink(fill));
       });
-      // what is marked lies above the others
-      this.list.append(this.nodes[worst], ...(place(r, state.device) < 0 ? [] : [this.nodes[place(r, state.device)]]));
+      // what is marked lies above the others, but the list keeps its order
+      const marked = [[worst, 'worst'], [place(r, state.device), 'followed']].filter(([k]) => k >= 0);
+      this.marks.replaceChildren(...marked.map(([k, mark]) => svg('circle', {class: `ring ${mark}`, cx: this.x[k], cy: this.y[k],
+        r: this.nodes[k].getAttribute('r'), fill: this.nodes[k].getAttribute('fill')})));
       this.name.setAttribute('x', this.x[worst]);
       this.name.setAttribute('y', this.y[worst] - this.base * Math.sqrt(Math.min(4, Math.max(0.16, r.share[f][worst]))) - 11);
       this.legend(holder.parentNode.querySelector('.scales'), scale);
