@@ -290,7 +290,9 @@ def test_the_switches_change_the_curves(shown: Opened) -> None:
     assert page.locator("#classes .bar-of-class").count() == 9
 
 
-def test_pointing_at_a_curve_tells_its_values(shown: Opened) -> None:
+@pytest.mark.parametrize("kind", summary.KINDS)
+def test_pointing_at_a_curve_tells_its_values(shown: Opened, kind: summary.Kind) -> None:
+    shown.page.check(f"input[name=kind][value={kind}]")
     plot = shown.page.locator("#curve-average .plot svg")
     plot.scroll_into_view_if_needed()
     shown.settle()
@@ -298,7 +300,7 @@ def test_pointing_at_a_curve_tells_its_values(shown: Opened) -> None:
     assert box is not None
     plot.hover(position={"x": 46 + (box["width"] - 60) * 0.5, "y": 100})
     for name, runs in (("dsgd", RUNS[:3]), ("dr-dsgd", RUNS[3:])):
-        middle = summary.curve(runs, "consensus", "average").values[5]
+        middle = summary.curve(runs, kind, "average").values[5]
         assert f"{name}: {middle} %" in shown.text("#tip")
     assert shown.text("#tip").startswith("round 50")
 
