@@ -196,7 +196,7 @@ try:
     {}
 except SystemExit as end:
     assert not end.code, end.code
-heavy = {{"torch", "numpy", "networkx", "sklearn", "matplotlib", "plotly", "tensorboard", "mlflow"}} & set(sys.modules)
+heavy = {{"torch", "numpy", "networkx", "sklearn", "matplotlib", "tensorboard", "mlflow"}} & set(sys.modules)
 assert not heavy, heavy
 """
 
