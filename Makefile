@@ -1,10 +1,10 @@
-# `make demo` and `make test` need nothing but Python 3.11, pip, make and git.
+# `make demo`, `make test` and `make docs` (the site, into site/) need nothing but Python 3.11, pip, make and git.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
 
-.PHONY: demo test lint clean
+.PHONY: demo test docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -12,6 +12,10 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -24,4 +28,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
