@@ -54,7 +54,9 @@ def mathml(latex: str, block: bool) -> str:
     '<mrow><mi>a</mi><mo>&#x0003C;</mo><mi>b</mi></mrow></math>'
     """
     tag = re.search(r"\\tag\{(.*?)\}", latex)
-    made = convert(html.unescape(latex.replace(tag[0], "") if tag else latex).strip(), "block" if block else "inline")
+    untagged = html.unescape(latex.replace(tag[0], "") if tag else latex).strip()
+    # a bold one of its own: browsers do not draw MathML's bold
+    made = convert(untagged.replace(r"\mathbf{1}", "𝟏"), display="block" if block else "inline")
     if not block:
         return made
     number = f'<span class="number">({tag[1]})</span>' if tag else ""
