@@ -15,7 +15,7 @@ test: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

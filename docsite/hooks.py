@@ -95,7 +95,7 @@ def commands() -> Iterator[str]:
         panels: dict[str, list[str]] = {}
         for one in (parameter for parameter in command.params if parameter.name != "help"):
             spelled = one.opts[0] if one.opts[0].startswith("-") else one.metavar or one.name.upper()
-            panels.setdefault(one.rich_help_panel or "", []).append(_row(f"`{spelled}`", one.help or ""))
+            panels.setdefault(one.rich_help_panel or "In general", []).append(_row(f"`{spelled}`", one.help or ""))
         for panel, rows in panels.items():
             yield from ("", *_head(panel, ""), *rows)
 
