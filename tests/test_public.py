@@ -80,6 +80,7 @@ COMMANDS = {
         "--classes",
         "--mean-samples",
         "--deadline",
+        "--patience",
         "--staleness",
         "--metrics-port",
         "--algorithm",

@@ -231,13 +231,14 @@ def test_a_new_process_is_known_by_its_hello() -> None:
     assert (5, 0) in links[0].boxes[1].data and links[0].boxes[1].bad == 0
 
 
-def test_one_that_only_waits_is_not_at_work() -> None:
+def test_one_that_only_waits_has_left_nobody_behind() -> None:
     links = joined_links([(0, 1)])
-    links[1].begin(15)
-    links[1].leap(15)
-    assert links[0].boxes[1].round == 15 and not links[0].at_work()
-    tell(links[0], Header(Kind.DATA, 1, 15, 0, 4))
-    assert links[0].at_work()
+    links[0].begin(15)
+    tell(links[0], Header(Kind.HELLO, 1, 16), payload=b"d" * 32 + links[1]._start)
+    tell(links[0], Header(Kind.DATA, 1, 15, 0, 4))  # it waits for this one now
+    assert links[0].boxes[1].round == 16 and not links[0].left_behind()
+    tell(links[0], Header(Kind.DATA, 1, 16, 0, 4))
+    assert links[0].left_behind()
 
 
 def test_a_neighbour_that_runs_something_else_is_never_heard() -> None:

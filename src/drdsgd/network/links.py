@@ -341,10 +341,10 @@ class Links:
                     return max(known)
                 self._changed.wait(LOOK)
 
-    def at_work(self) -> bool:
-        """Whether a neighbour has begun its rounds."""
+    def left_behind(self) -> bool:
+        """Whether a neighbour is at work in a later round: it has not waited for this device."""
         with self._changed:
-            return any(box.at >= (0, 0) for box in self.boxes.values() if self._reachable(box))
+            return any(box.at[0] > self._now[0] for box in self.boxes.values() if self._reachable(box))
 
     def newest_model(self, least: int, seconds: float) -> tuple[int, Tensor] | None:
         """The newest model that a neighbour has sent, with the round; waits for one of round `least` or later."""

@@ -188,7 +188,7 @@ class Member:
         while True:
             missing = self.links.meet(1.0)
             self.status.write()
-            patience = MOMENT if self.links.at_work() else self.device.patience
+            patience = MOMENT if self.links.left_behind() else self.device.patience
             if not missing or time.monotonic() - begun >= patience or stop():
                 return missing
             waiting(missing)
