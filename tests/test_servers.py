@@ -632,7 +632,7 @@ def test_divergence_names_the_device_that_diverged() -> None:
     devices = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
     with pytest.raises(Diverged, match=r"loss of device \d .*FedAvg.*smaller eta") as caught:
         drdsgd.train(
-            **options(data=devices, algorithm=servers.fed_avg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
+            **options(devices=devices, algorithm=servers.fed_avg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
         )
     assert "\n" not in str(caught.value)
     clients = clients_of(MODEL, DEVICES)
