@@ -1,17 +1,28 @@
-# `make demo` and `make test` need nothing but Python 3.11, pip, make and git.
+# `make demo`, `make test` and `make docs` (the site, into site/) need nothing but Python 3.11, pip, make and git. Tests of
+# the report need chromium, too: where it is missing it is installed if that needs no password, and else they are skipped.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -n 3 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
 
-.PHONY: demo test lint clean
+.PHONY: demo test browser docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/drdsgd demo
 
-test: $(VENV)/.installed
+test: $(VENV)/.installed browser
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+browser:
+	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && { apt-get -qq update && apt-get install -qq -y chromium; } >/dev/null 2>&1; then :; \
+	elif { sudo -n apt-get -qq update && sudo -n apt-get install -qq -y chromium; } >/dev/null 2>&1; then :; \
+	else echo "there is no chromium, and it could not be installed: tests of the report in a browser are skipped"; fi
+
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -24,4 +35,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -10,6 +10,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from hypothesis import HealthCheck, settings
 
+from drdsgd import progress
+
 torch.set_num_threads(1)
+# tests say what stands on the standard error: no line of progress just because the machine is busy
+progress.FIRST_AFTER = 30.0
 settings.register_profile("drdsgd", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("drdsgd")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from drdsgd import records, summary
@@ -56,6 +57,48 @@ def record(
     lines = [metrics(t, [50.0] * K) for t in rounds[:-1]] + [metrics(rounds[-1], ends)]
     path = Path("runs") / e.algorithm / f"seed-{e.seed}"
     return Record(path, e, network(K), lines, status, message, {"drdsgd": "0.1.0"})
+
+
+def lively(K: int, evaluations: int = 11, every: int = 10, *, gain: float = 0.0, **fields: Any) -> Record:
+    """A finished run on K devices of ten classes in which no two devices, rounds or kinds of number are alike.
+
+    Accuracies rise, device K // 2 is the worst off, and weights follow losses. `gain` lifts all accuracies.
+    """
+    e = experiment(**{"devices": K, "rounds": every * (evaluations - 1), "eval_every": every, **fields})
+    rng = np.random.default_rng([e.seed, K])
+    level = np.sort(rng.uniform(55, 85, K))
+    level[[0, K // 2]] = level[[K // 2, 0]]
+    lines = []
+    for k in range(evaluations):
+        rise = 1 - 0.8 ** (k + 1)
+        accuracy = np.clip((level + gain) * rise + rng.uniform(0, 0.4, K), 0, 100)
+        losses = 2.3 - accuracy / 50 + rng.uniform(0, 0.1, K)
+        lines.append(
+            Metrics(
+                round=k * every,
+                consensus=Accuracy.over(accuracy.tolist()),
+                local=Accuracy.over((accuracy + 5 * rng.uniform(0.5, 1, K)).tolist()),
+                per_class=[*(accuracy.mean() + np.arange(9.0) - 4).tolist(), None],
+                consensus_distance=float(0.5 / (k + 1)) if k else 0.0,
+                train_loss=float(losses.mean()),
+                weights=np.exp(losses / (e.mu or 1e9)).tolist(),
+                losses=losses.tolist(),
+                floats_sent=k * every * 1234,
+                seconds=0.1,
+            )
+        )
+    angle = 2 * np.pi * np.arange(K) / K
+    held = np.zeros((K, 10), dtype=int)
+    held[np.arange(K), np.arange(K) % 10] = 60
+    held[np.arange(K), np.arange(K) % 7] += 20 + np.arange(K) % 5
+    graph = Network(
+        edges=[(i, (i + step) % K) for i in range(K) for step in (1, 2, 7) if i % step == 0],
+        positions=[(float(np.cos(a)) * (1 + i % 2), float(np.sin(a)) * (1 + i % 2)) for i, a in enumerate(angle)],
+        label_counts=held.tolist(),
+        data_sha256="",
+        rho=0.5 + e.seed / 100,
+    )
+    return Record(Path("runs") / e.algorithm / f"seed-{e.seed}", e, graph, lines, "finished", "", records.versions())
 
 
 def network(K: int) -> Network:

@@ -340,11 +340,20 @@ def spoilt_features(value: float) -> Any:
     return x
 
 
+def test_numbers_to_predict_are_for_python(tmp_path: Path) -> None:
+    folder = sites(tmp_path / "sites")
+    for file in folder.iterdir():
+        np.savez(file, x=np.ones((10, 3)), y=np.linspace(0, 1, 10))
+    said = refused("train", "--dataset", folder, "--graph", "ring", "--out", tmp_path / "run")
+    assert "its y are floats" in said and "drdsgd.train" in said and "y.astype(int)" in said
+    assert contents(tmp_path / "run") == {}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"y": np.arange(10) - 1}, "1.npz: y[0] is -1: labels must be whole numbers"),
-        ({"y": np.arange(10) + 0.5}, "1.npz: y[0] is 0.5: labels must be whole numbers"),
+        ({"y": np.arange(10) + 0.5}, "1.npz: y holds floats but 0.npz: y integers"),
         ({"x": spoilt_features(np.nan)}, "1.npz: x[4, 2] is nan: features must be finite"),
         ({"x": spoilt_features(np.inf)}, "1.npz: x[4, 2] is inf: features must be finite"),
         ({"x": np.ones((0, 3)), "y": np.ones(0)}, "1.npz: x is empty: give the device at least one sample"),

@@ -136,10 +136,10 @@ WRONG: dict[str, Case] = {
     "inf": ({"x": with_value(good()["x"], (0, 3), -np.inf)}, ("x[0, 3]", "-inf")),
     "too big for float32": ({"x": with_value(good()["x"], (4, 0), 1e300)}, ("x[4, 0]", "1e+300")),
     "negative label": ({"y": with_value(good()["y"], 5, -2).astype(int)}, ("y[5]", "-2")),
-    "label no whole number": ({"y": with_value(good()["y"], 6, 1.5)}, ("y[6]", "1.5")),
+    "labels as floats": ({"y": good()["y"] + 0.0}, ("y holds floats", "y integers", "y.astype(int)")),
     "label nan": ({"y": with_value(good()["y"], 3, np.nan)}, ("y[3]", "nan")),
     "label huge": ({"y": with_value(good()["y"], 3, 1e300)}, ("y[3]", "1e+300")),
-    "labels one-hot": ({"y": np.eye(10)}, ("y", "[10, 10]")),
+    "labels one-hot": ({"y": np.eye(10, dtype=int)}, ("y", "[10, 10]")),
     "labels words": ({"y": np.array(["cat"] * 10)}, ("y", "<U3")),
     "other shape": ({"x": np.zeros((10, 5))}, ("x", "[5]", "[4]")),
     "flat": ({"x": np.zeros(10)}, ("x", "[10]")),
@@ -192,6 +192,9 @@ def test_a_label_beyond_the_given_classes_is_told(tmp_path: Path) -> None:
         data.from_folder(tmp_path, classes=2)
     with says("classes is 0"):
         data.from_folder(tmp_path, classes=0)
+    save(tmp_path, a=good() | {"y": good()["y"] + 0.5}, b=good())  # with classes, floats are class numbers
+    with says("a.npz: y[0] is 0.5", "whole numbers"):
+        data.from_folder(tmp_path, classes=3)
 
 
 @pytest.mark.parametrize("missing", ["x", "y", "x_test", "y_test"])
@@ -245,9 +248,9 @@ def test_wrong_pairs_are_told() -> None:
     with says("2 devices", "1 have test"):
         data.from_pairs([pair, pair], [pair])
     with says("device 1", "pair"):
-        data.from_pairs([pair, np.zeros(3)])  # type: ignore[list-item]  # wrong on purpose
+        data.from_pairs([pair, np.zeros(3)])
     with says("device 0: x", "no array"):
-        data.from_pairs([([[1, 2], [3]], [0, 1])])  # type: ignore[list-item]  # wrong on purpose
+        data.from_pairs([([[1, 2], [3]], [0, 1])])
     with says("unit is 0"):
         data.from_pairs([pair], unit=0)
 
@@ -266,7 +269,7 @@ def test_every_sample_is_kept_once(sizes: list[int], shape: tuple[int, ...], dty
     ]
     d = data.from_pairs([(torch.from_numpy(x), torch.from_numpy(y)) for x, y in pairs] if tensors else pairs)
     assert len(sizes) == d.K and d.shape == shape
-    assert d.train.x.dtype == (torch.uint8 if dtype is np.uint8 else torch.float32)
+    assert d.train.x.dtype == {"uint8": torch.uint8, "int32": torch.int64}.get(np.dtype(dtype).name, torch.float32)
     assert d.test.sizes.tolist() == [n // 5 for n in sizes]
     for i, (x, y) in enumerate(pairs):
         for part, rows in ((d.train, np.arange(len(y)) % 5 != 4), (d.test, np.arange(len(y)) % 5 == 4)):
@@ -289,15 +292,119 @@ def test_from_folder_equals_from_pairs(tmp_path: Path) -> None:
 
 def test_files_with_and_without_test_sets_mix(tmp_path: Path) -> None:
     save(tmp_path, a=good(10), b=good(3) | {"x_test": np.ones((2, 4)), "y_test": np.array([5.0, 0.0])})
-    d = data.from_folder(tmp_path)
+    d = data.from_folder(tmp_path, classes=6)
     assert d.train.sizes.tolist() == [8, 3] and d.test.sizes.tolist() == [2, 2]
-    assert d.classes == 6  # the greatest label stands in a test set
+    assert d.test.y.tolist()[2:] == [5, 0]  # with classes given, whole floats are class numbers
+    save(tmp_path, b=good(3) | {"x_test": np.ones((2, 4)), "y_test": np.array([5, 0])})
+    assert data.from_folder(tmp_path).classes == 6  # the greatest label stands in a test set
 
 
 def test_tensors_that_numpy_does_not_know_are_taken() -> None:
     x = torch.rand(5, 2, dtype=torch.bfloat16, requires_grad=True)
-    d = data.from_pairs([(x, torch.zeros(5))])
+    d = data.from_pairs([(x, torch.zeros(5, dtype=torch.int64))])
     assert d.train.x.dtype == torch.float32 and torch.equal(d.train.x, x.detach().float()[:4])
+
+
+def pair(n: int = 10, shift: float = 0.0) -> tuple[NDArray[Any], NDArray[Any]]:
+    return good(n)["x"] + shift, good(n)["y"]
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """Samples one by one, as a data set of torch's has them."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+def rows(x: NDArray[Any], y: NDArray[Any]) -> Rows:
+    return Rows([(torch.from_numpy(one), int(label)) for one, label in zip(x, y, strict=True)])
+
+
+def table(x: NDArray[Any], y: NDArray[Any]) -> Rows:
+    return Rows([{"id": i, "image": x[i].tolist(), "label": y[i]} for i in range(len(y))])
+
+
+def test_all_ways_to_bring_samples_are_one() -> None:
+    train, test = [pair(10), pair(7, 0.5)], [pair(3, 1.5), pair(4, 2.5)]
+    expected = data.from_pairs(train, test)
+    both = list(zip(train, test, strict=True))
+    for other in (
+        data.from_pairs(both),
+        data.from_pairs([list(one) for one in both]),
+        data.from_pairs([(rows(*one), rows(*held)) for one, held in both]),
+        data.from_pairs([(rows(*one), held) for one, held in both]),
+        data.from_pairs([table(*one) for one in train], [table(*one) for one in test], columns=("image", "label")),
+        data.from_pairs([torch.utils.data.TensorDataset(*map(torch.from_numpy, one)) for one in train], test),
+    ):
+        assert torch.equal(other.checksums(), expected.checksums())
+    held_out = data.from_pairs([rows(*one) for one in train])
+    assert torch.equal(held_out.checksums(), data.from_pairs(train).checksums())
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (Rows([]), ("device 1: x", "empty")),
+        (Stream(), ("device 1", "Stream", "read it into tensors")),
+        (Rows([3.0] * 9), ("device 1: sample 0", "float", "pairs (x, y)")),
+        (table(*pair()), ("device 1: sample 0", "id, image, label", "columns=('id', 'label')")),
+        (Rows([([1.0], 0), ([1.0, 2.0], 1)]), ("device 1: x of sample 1", "[2]", "[1]")),
+        (Rows([("a cat", 0)]), ("device 1: x of sample 0", "<U5")),
+        ({"x": 1}, ("device 1", "no pair")),
+        ((pair(), pair(), pair()), ("device 1", "no pair")),
+        ((pair(), (np.zeros((3, 4)), np.zeros(2, int))), ("device 1: x_test has 3", "y_test has 2")),
+    ],
+)
+def test_a_wrong_entry_is_told(entry: Any, words: tuple[str, ...]) -> None:
+    with says(*words):
+        data.from_pairs([pair(), entry, pair()])
+
+
+def test_columns_that_are_not_there_and_test_samples_twice_are_told() -> None:
+    with says("id, image, label", "columns="):
+        data.from_pairs([table(*pair())], columns=("img", "label"))
+    with says("device 0 brings test samples"):
+        data.from_pairs([(pair(), pair())], [pair()])
+    with says("devices is a dict"):
+        data.from_pairs({"a": pair()})  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_floats_are_numbers_to_predict(tmp_path: Path) -> None:
+    x, y = good()["x"], np.linspace(0, 1, 20).reshape(10, 2)
+    d = data.from_pairs([(x, y), (x[:5], y[:5])])
+    assert d.classes == 0 and d.train.y.dtype == torch.float32 and d.train.y.shape == (12, 2)
+    assert torch.equal(d.test.y, torch.from_numpy(y[[4, 9, 4]]).float())
+    save(tmp_path, a={"x": x, "y": y}, b={"x": x[:5], "y": y[:5]})
+    assert torch.equal(data.from_folder(tmp_path).checksums(), d.checksums())
+    assert d.to(torch.device("cpu"), torch.float64).train.y.dtype == torch.float64
+    with says("device 1: y has samples of shape []", "[2]"):
+        data.from_pairs([(x, y), (x, y[:, 0])])
+    with says("device 1: y[2, 1] is inf", "targets"):
+        data.from_pairs([(x, y), (x, with_value(y, (2, 1), np.inf))])
+    with says("3 classes", "float32", "astype(int)"):
+        replace(d, classes=3)
+    with says("floats, not labels"):
+        data.with_random_labels(d, 1)
+
+
+def test_whole_numbers_stay_whole_numbers_unless_one_device_has_others() -> None:
+    x, y = np.arange(40).reshape(10, 4), good()["y"]
+    assert data.from_pairs([(x, y), (x.astype(np.int16), y)]).train.x.dtype == torch.int64
+    mixed = data.from_pairs([(x, y), (x + 0.5, y)])
+    assert mixed.train.x.dtype == mixed.test.x.dtype == torch.float32
+    whole = data.from_pairs([(x, y)])
+    assert torch.equal(whole.test_features(torch.int64), torch.from_numpy(x[4::5]))
 
 
 # -------------------------------------------------------------------------------------------------- dealing

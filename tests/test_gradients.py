@@ -137,9 +137,10 @@ def test_execution_is_chosen_by_what_works() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) if float(x.sum()) >= 0 else super().forward(-x)  # vmap can't look at values
 
-    assert choose_execution(Flat(Branching(2, 3)), torch.ones(2, 4, 2)) == "loop"
-    assert choose_execution(Flat(models.cnn((1, 8, 8), 2)), torch.ones(2, 4, 1, 8, 8)) == "loop"
-    assert choose_execution(Flat(models.mlp((1, 8, 8), 2)), torch.ones(2, 4, 1, 8, 8)) == "batched"
+    y, images = torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 4, 1, 8, 8)
+    assert choose_execution(Flat(Branching(2, 3)), CROSS_ENTROPY, torch.ones(2, 4, 2), y) == "loop"
+    assert choose_execution(Flat(models.cnn((1, 8, 8), 2)), CROSS_ENTROPY, images, y) == "loop"
+    assert choose_execution(Flat(models.mlp((1, 8, 8), 2)), CROSS_ENTROPY, images, y) == "batched"
 
 
 class Viewing(nn.Module):

@@ -13,8 +13,27 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drdsgd import data
+from drdsgd.errors import InputError
 from drdsgd.flat import Flat
-from drdsgd.metrics import Accuracy, Metrics, column_sums, distances, evaluate, standard_error
+from drdsgd.metrics import (
+    Accuracy,
+    Metric,
+    Metrics,
+    absolute_error,
+    accuracy,
+    column_sums,
+    distances,
+    evaluate,
+    squared_error,
+    standard_error,
+)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
+def test_of_an_error_the_highest_is_the_worst(values: list[float]) -> None:
+    error, score = Accuracy.over(values, higher_is_better=False), Accuracy.over([-v for v in values])
+    assert error.worst == -score.worst == max(values)
+    assert error.worst10 == pytest.approx(-score.worst10) and error.stdev == pytest.approx(score.stdev)
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
@@ -55,8 +74,55 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
             here = y == c
             assert scores.samples[c] == here.sum()
             if here.any():
-                right = 100 * scores.hits[c] / scores.samples[c]
+                right = scores.per_class[c] / scores.samples[c]
                 assert float(right) == pytest.approx(accuracy(theta.mean(dim=0), x[here], y[here]))
+
+
+@given(
+    st.lists(st.integers(1, 150), min_size=1, max_size=12) | st.builds(lambda n: [n] * 5, st.integers(1, 9)),
+    st.sampled_from([(), (1,), (2, 3)]),
+)
+def test_any_metric_of_any_targets_is_a_mean_over_the_devices_samples(sizes: list[int], shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    N, flat = sum(sizes), Flat(nn.Sequential(nn.Linear(2, math.prod(shape)), nn.Unflatten(1, shape or (1,))).double())
+    if not shape:
+        flat = Flat(nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)).double())
+    theta = torch.randn(len(sizes), flat.d, generator=generator, dtype=torch.float64)
+    x, y = (torch.randn(N, *more, generator=generator, dtype=torch.float64) for more in ((2,), shape))
+    samples = data.Samples(x, y, torch.tensor(sizes))
+    devices = data.Devices(samples, samples, 0, torch.tensor(1.0), torch.tensor(0.0))
+    for metric, power in ((absolute_error(), 1), (squared_error(), 2)):
+        for execution in ("batched", "loop"):
+            scores = evaluate(flat, theta, theta.mean(dim=0), devices, x, execution, metric=metric)
+            for i, (features, targets) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
+                for row, found in ((theta[i], scores.local), (theta.mean(dim=0), scores.common)):
+                    expected = (flat.to_module(row)(features) - targets).abs().pow(power).mean().detach()
+                    assert float(found[i]) == pytest.approx(float(expected))
+            assert len(scores.per_class) == len(scores.samples) == 0
+
+
+def test_accuracy_of_its_own_score_is_the_same() -> None:
+    """`evaluate` compares classes in a faster way."""
+    devices, flat = data.synthetic(5, features=4, classes=3), Flat(nn.Linear(4, 3))
+    theta, features = torch.randn(5, flat.d), devices.test_features(torch.float32)
+    slow = Metric("the same", accuracy().score, "%")
+    a, b = (evaluate(flat, theta, theta[0], devices, features, "batched", metric=m) for m in (None, slow))
+    assert all(torch.equal(one.double(), other.double()) for one, other in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("metric", "outputs", "y", "says"),
+    [
+        (absolute_error(), torch.zeros(4, 1), torch.zeros(4), r"outputs \[4, 1\] and targets \[4\].*Metric"),
+        (accuracy(), torch.zeros(4, 3), torch.zeros(4), "targets are floats"),
+        (Metric("mine", lambda o, y: (o - y).mean()), torch.zeros(4), torch.zeros(4), r"mine must give.*\[4\].* \[\]"),
+        (Metric("mine", lambda o, y: o @ y), torch.zeros(4, 3), torch.zeros(4), "mine does not take.*"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_told(metric: Metric, outputs: torch.Tensor, y: torch.Tensor, says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        metric.check(outputs, y)
+    assert "\n" not in str(caught.value)
 
 
 def test_many_devices_are_evaluated_in_blocks() -> None:

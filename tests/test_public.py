@@ -38,6 +38,7 @@ COMMANDS = {
         "file",
         "--out",
         "--resume",
+        "--log",
         "--engine",
         "--backend",
         "--timeout",
@@ -46,7 +47,7 @@ COMMANDS = {
         "--seed",
         *OF_A_RUN,
     ],
-    "compare": ["--algorithm", "--seeds", "--out", "--resume", *OF_A_RUN],
+    "compare": ["--algorithm", "--seeds", "--out", "--resume", "--log", *OF_A_RUN],
     "demo": ["--out", "--seeds"],
     "reproduce": ["what", "--seeds", "--rounds", "--out", "--records", "--quick", "--only-known", "--threads"],
     "graph": [
@@ -196,7 +197,7 @@ try:
     {}
 except SystemExit as end:
     assert not end.code, end.code
-heavy = sorted({{"torch", "numpy", "networkx", "sklearn", "matplotlib", "plotly"}} & set(sys.modules))
+heavy = {{"torch", "numpy", "networkx", "sklearn", "matplotlib", "tensorboard", "mlflow"}} & set(sys.modules)
 assert not heavy, heavy
 """
 

@@ -47,7 +47,8 @@ def test_a_record_is_what_was_run(finished: Path) -> None:
 
 def test_the_files_are_those_of_the_design(finished: Path) -> None:
     assert contents(finished).keys() == {
-        "config.toml", "network.json", "metrics.jsonl", "summary.json", "checkpoint/round-6-part-1-of-1.safetensors",
+        "config.toml", "network.json", "metrics.jsonl", "summary.json", "model.safetensors", "model.md",
+        "checkpoint/round-6-part-1-of-1.safetensors",
     }  # fmt: skip
     line = json.loads(Folder(finished).metrics.read_text().splitlines()[-1])
     accuracy = {"average", "worst", "worst10", "stdev", "per_device"}

@@ -1,10 +1,9 @@
-"""The page is whole, loads nothing, and takes no harm from hostile names."""
+"""The page is whole, loads nothing, says what the records say, and takes no harm from hostile names."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,19 +11,12 @@ from typing import Any
 
 import pytest
 
-from drdsgd import report, summary
-from tests.made import HOSTILE, record
+from drdsgd import records, report, summary
+from drdsgd.experiment import Experiment
+from drdsgd.report.content import DEVICES, FRAMES, LINKS, content
+from tests.made import HOSTILE, lively, record
 from tests.made import study as study  # a fixture
-
-
-def test_thinning_keeps_the_ends() -> None:
-    values = [summary.Estimate(float(t), math.nan, 1) for t in range(1000)]
-    thin = report._thinned(summary.Curve(list(range(1000)), values), 40)
-    assert len(thin.rounds) == len(thin.values) == 40
-    assert (thin.rounds[0], thin.rounds[-1]) == (0, 999)
-
-
-# ------------------------------------------------------------------------ page
+from tests.program import drdsgd
 
 
 class Page(HTMLParser):
@@ -35,6 +27,7 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
         self.scripts: list[str] = []
+        self.pre: dict[str, list[str]] = {}
         self.feed(text)
         self.close()
 
@@ -42,22 +35,23 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        (self.scripts if self.tags and self.tags[-1][0] == "script" and self.cdata_elem else self.texts).append(data)
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
+        if self.cdata_elem:
+            (self.scripts if tag == "script" else []).append(data)
+            return
+        self.texts.append(data)
+        if tag == "pre":
+            self.pre.setdefault(attributes.get("class") or "", []).append(data)
 
     @property
-    def figures(self) -> dict[str, Any]:
-        """The figures that the last but one script holds."""
+    def said(self) -> str:
+        return " ".join("".join(self.texts).split())
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the last but one script holds."""
         found: dict[str, Any] = json.loads(self.scripts[-2])
         return found
-
-
-def own(text: str) -> str:
-    """The page without plotly.js."""
-    from plotly.offline import get_plotlyjs
-
-    library = get_plotlyjs()
-    assert text.count(library) == 1
-    return text.replace(library, "")
 
 
 @pytest.fixture(scope="module")
@@ -68,97 +62,195 @@ def written(study: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return out.read_text(encoding="utf-8")
 
 
+# ------------------------------------------------------------------------ page
+
+
 def test_the_page_loads_nothing(written: str) -> None:
-    text = own(written)
-    assert not re.search(r"""(?:src|href|action|srcset)\s*=|@import|url\(|fetch\(|https?://|XMLHttp""", text)
-    assert "default-src 'none'" in text
-    # plotly's own bar of buttons would offer to send the data to its makers
-    assert "modeBarButtons: [['toImage', 'resetScale2d']]" in text
-    assert "plotlyServerURL: ''" in text
+    assert not re.search(
+        r"""(?:src|href|action|srcset)\s*=|@import|url\(|fetch\(|https?://|XMLHttp|import\(""", written
+    )
+    assert "default-src 'none'" in written
 
 
-def test_the_page_says_it_all(written: str, study: Path) -> None:
-    page = Page(own(written))
-    said = " ".join(page.texts)
+def test_the_page_says_it_all_without_its_script(written: str, study: Path) -> None:
+    page = Page(written)
     groups = summary.groups(summary.find_runs([study]))
-    assert summary.headline(summary.table(groups)).replace(" ± ", "\xa0±\xa0") in said
+    # the basis stands after the sentence's end
+    sentence, basis = re.fullmatch(r"(.*) (\(.*\))\.", summary.headline(summary.table(groups))).groups()  # type: ignore[union-attr]  # it has one
+    assert f"{sentence}. {basis}" in page.said
     for row in summary.table(groups):
         for value in (row.average, row.worst, row.worst10, row.stdev):
-            assert str(value) in said
-    assert "Two methods" in said
-    assert "drdsgd train config.toml --out DIR" in said
-    assert groups["dsgd"][0].experiment.to_toml() in said
-    assert "torch" in said
+            assert str(value) in page.said
+    assert "Two methods" in page.said
+    assert "torch" in page.said
+    questions = re.findall(r"<h2[^>]*>.*?</span>(.*?)</h2>", written)
+    assert [question.split()[0] for question in questions] == ["Is", "How", "Who", "How", "Did", "What"]
+    for term in ("worst-off device", "consensus model", "local model", "STDEV", "weight", "Floats sent", "rho"):
+        assert written.count(f"<dfn>{term}</dfn>") == 1, term
 
 
-def test_every_figure_is_valid_and_has_its_place(written: str, study: Path) -> None:
-    from plotly import graph_objects
+def test_the_command_on_the_page_repeats_the_run(written: str, study: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    page = Page(written)
+    first = summary.groups(summary.find_runs([study]))["dsgd"][0]
+    assert page.pre["config"][0] == first.experiment.to_toml()
+    monkeypatch.chdir(tmp_path)
+    Path("config.toml").write_text(page.pre["config"][0])
+    program, *arguments = page.pre["command"][0].split()
+    assert program == "drdsgd"
+    assert drdsgd(*arguments).status == 0
+    again = records.read(Path("again"))
+    assert [dataclasses.replace(m, seconds=0) for m in again.metrics] == [
+        dataclasses.replace(m, seconds=0) for m in first.metrics
+    ]
 
-    page = Page(own(written))
-    places = {attributes.get("id") for _, attributes in page.tags}
-    assert set(page.figures) <= places
-    assert len(page.figures) == 4 + 1 + 2
-    for figure in page.figures.values():
-        graph_objects.Figure(figure)  # raises for what plotly does not know
-    final = json.loads((study / "dsgd" / "seed-0" / "metrics.jsonl").read_text().splitlines()[-1])
-    nodes = page.figures["graph-0"]["data"][1]
-    assert nodes["marker"]["color"] == pytest.approx(final["consensus"]["per_device"], abs=1e-3)
-    assert "<b>device 0</b>, degree 2" in nodes["text"][0]
-    curve = page.figures["curve-worst"]["data"][1]
-    assert curve["name"] == "dsgd"
-    assert curve["x"] == [0, 2, 4, 6]
+
+def test_every_plot_has_its_place_a_caption_a_table_and_its_data(written: str) -> None:
+    figures = re.findall(r'<figure id="([^"]+)".*?</figure>', written, re.DOTALL)
+    whole = re.findall(r"<figure .*?</figure>", written, re.DOTALL)
+    assert figures == [
+        "curve-average", "curve-worst", "curve-worst10", "curve-stdev", "graph", "spread", "classes", "weights",
+        "losses", "apart",
+    ]  # fmt: skip
+    for figure in whole:
+        for part in ("<figcaption>", 'class="numbers"', 'class="csv"', 'class="plot"', "<h3"):
+            assert figure.count(part) == 1
 
 
 def test_hostile_strings_stay_text() -> None:
     names: dict[str, Any] = {"graph": HOSTILE, "dataset": HOSTILE + "2"}
     runs = [record([40, 80], algorithm="dsgd"), record([40, 80], **names, status="diverged", message=HOSTILE)]
     runs = [dataclasses.replace(r, path=Path(HOSTILE), versions={HOSTILE: HOSTILE}) for r in runs]
-    text = own(report.page(summary.groups(runs), title=HOSTILE))
+    text = report.page(summary.groups(runs), title=HOSTILE)
     page = Page(text)
     assert "<img" not in text
-    assert [tag for tag, _ in page.tags].count("script") == 3
+    assert [tag for tag, _ in page.tags].count("script") == 2
     assert "onerror" not in {name for _, attributes in page.tags for name in attributes}
-    assert HOSTILE in " ".join(page.texts)
-    # plotly would read tags in texts, so they are escaped there, too
-    shown = json.dumps(page.figures)
-    assert "alert(1)" in shown
-    assert "<img" not in shown
+    assert HOSTILE in "".join(page.texts)
+    assert HOSTILE.removeprefix("</") in page.data["groups"][1]["label"]
 
 
 def test_diverged_and_unfinished_runs_are_marked() -> None:
     runs = [record([40, 80], seed=k, rounds=(0, 2, 4, 6)) for k in (0, 1)]
     runs += [record([20, 30], seed=2, rounds=(0, 2), status="diverged", message="diverged in round 3: device 1")]
     runs += [record([20, 30], seed=3, rounds=(0, 2, 4), status="unfinished")]
-    page = Page(own(report.page(summary.groups(runs))))
-    said = " ".join(page.texts)
-    assert "diverged; last evaluated after round 2 of 6" in said
-    assert "diverged in round 3: device 1" in said
-    assert "unfinished, after round 4 of 6" in said
-    marks = [trace for trace in page.figures["curve-worst"]["data"] if trace["mode"] == "markers"]
-    assert marks[0]["x"] == [2, 4]
-    assert marks[0]["marker"]["symbol"] == ["x", "circle-open"]
+    page = Page(report.page(summary.groups(runs)))
+    assert "diverged; last evaluated after round 2 of 6" in page.said
+    assert "diverged in round 3: device 1" in page.said
+    assert "unfinished, after round 4 of 6" in page.said
+    stops = page.data["groups"][0]["stops"]
+    assert [(stop["rounds"], stop["status"]) for stop in stops] == [(2, "diverged"), (4, "unfinished")]
+    assert stops[0]["consensus"]["worst"] == 20
 
 
-def test_one_run_has_no_band_and_no_error() -> None:
-    text = own(report.page(summary.groups([record([40, 80])])))
-    page = Page(text)
-    assert "±" not in " ".join(page.texts)
-    assert [trace["mode"] for trace in page.figures["curve-worst"]["data"]] == ["lines", "lines"]
-    assert not any("fill" in trace for trace in page.figures["curve-worst"]["data"])
+def test_one_run_has_no_error() -> None:
+    page = Page(report.page(summary.groups([record([40, 80])])))
+    assert "±" not in page.said
+    assert "How is the worst-off device served?" in page.said
+    assert set(page.data["groups"][0]["consensus"]["worst"]["error"]) == {None}
 
 
-def test_a_page_of_many_runs_and_devices_stays_small() -> None:
-    rounds = range(0, 600, 2)
-    one = record([50.0 + k / 40 for k in range(1000)], rounds=[0, 2])
-    one = dataclasses.replace(
-        one,
-        metrics=[dataclasses.replace(one.final, round=t) for t in rounds],
-        network=dataclasses.replace(one.network, edges=[(i, j) for i in range(0, 1000, 2) for j in range(i)]),
+def test_records_of_older_versions_have_no_losses() -> None:
+    assert content(summary.groups([record([40, 80])]))["runs"][0]["loss"] is None
+
+
+# --------------------------------------------------------------------- content
+
+
+def test_the_content_is_what_the_records_say() -> None:
+    groups = summary.groups(
+        [lively(12, algorithm="dsgd", seed=k) for k in (0, 1)] + [lively(12, gain=3, mu=1.0, seed=k) for k in (0, 1)]
     )
+    drawn = content(groups)
+    for g, (label, group) in enumerate(groups.items()):
+        for kind in summary.KINDS:
+            for measure in summary.MEASURES:
+                curve, found = summary.curve(group, kind, measure), drawn["groups"][g][kind][measure]
+                assert found["mean"] == pytest.approx([v.mean for v in curve.values], rel=1e-4)
+                assert found["error"] == pytest.approx([v.error for v in curve.values], rel=1e-4)
+        assert drawn["groups"][g]["label"] == label
+        assert drawn["groups"][g]["floats"] == [m.floats_sent for m in group[0].metrics]
+        assert drawn["groups"][g]["rho"] == pytest.approx([0.505, 0.005])
+        assert drawn["groups"][g]["spread"]["consensus"]["n"] == 24
+    first = groups["dr-dsgd"][0]
+    run = drawn["runs"][2]
+    assert (run["group"], run["seed"], run["rounds"]) == (1, 0, [m.round for m in first.metrics])
+    for kind in summary.KINDS:
+        for found, m in zip(run[kind], first.metrics, strict=True):
+            assert found == pytest.approx(getattr(m, kind).per_device, abs=0.01)
+    weights = first.final.weights
+    mean = sum(weights) / len(weights)
+    assert run["share"][-1] == pytest.approx([w / mean for w in weights], rel=0.01)
+    assert run["loss"][-1] == pytest.approx(first.final.losses, rel=0.01)
+    assert run["samples"] == [sum(counts) for counts in first.network.label_counts]
+    assert run["labels"][1] == [(1, 81)]
+    assert run["labels"][7] == [(7, 60), (0, 22)]
+    assert sum(run["degree"]) == 2 * len(first.network.edges)
+    # the headline speaks of dr-dsgd, and the same seed's devices are the same
+    assert drawn["start"] == 2
+    assert drawn["pairs"] == [0, 1, 0, 1]
+    assert drawn["left_out"] == []
+
+
+def test_the_run_that_is_shown_first_has_finished_if_one_has() -> None:
+    runs = [record([40, 80], mu=1.0, status="diverged"), record([40, 80], mu=2.0)]
+    assert content(summary.groups(runs))["start"] == 1
+
+
+def test_huge_and_zero_weights_have_shares() -> None:
+    one = record([40, 80])
+    for weights, shares in (([1e308, 1e308], [1, 1]), ([0.0, 0.0], [1, 1]), ([0.0, 5.0], [0, 2])):
+        end = dataclasses.replace(one.final, weights=weights)
+        drawn = content(summary.groups([dataclasses.replace(one, metrics=[end])]))
+        assert drawn["runs"][0]["share"] == [shares]
+
+
+def test_a_page_of_many_runs_and_devices_stays_small_and_says_what_is_left_out() -> None:
+    one = lively(1000, evaluations=40)
+    dense = dataclasses.replace(one.network, edges=[(i, j) for i in range(0, 1000, 9) for j in range(i)])
+    one = dataclasses.replace(one, network=dense)
     runs = [dataclasses.replace(one, experiment=one.experiment.replace(mu=float(mu))) for mu in range(1, 51)]
     text = report.page(summary.groups(runs))
     assert len(text.encode()) < 10e6
-    assert "The first 12 of 50 groups are drawn" in text
-    assert "125th drawn" in text
-    box = Page(own(text)).figures["devices"]["data"][0]
-    assert (box["lowerfence"], box["median"], box["upperfence"]) == ([50.0], [62.487], [74.975])
+    page = Page(text)
+    shown = len(page.data["runs"])
+    assert 5 <= shown < 50
+    assert f"those of {shown} of 50 runs" in page.said
+    assert "Of up to 40 evaluations of a run, devices are shown at 20" in page.said
+    assert f"about {LINKS} are drawn" in page.said
+    assert all(len(run["links"]) <= 2 * LINKS for run in page.data["runs"])
+    # of many groups some are shown at first, and the first one is
+    assert page.data["visible"][0] == 0
+    assert len(page.data["visible"]) < 10
+
+
+def test_of_very_many_devices_the_worst_off_are_kept() -> None:
+    one = lively(DEVICES + 500, evaluations=3)
+    accuracy = one.final.consensus.per_device
+    run = content(summary.groups([one]))["runs"][0]
+    assert len(run["devices"]) == DEVICES
+    worst = sorted(range(len(accuracy)), key=lambda i: accuracy[i])[: DEVICES // 3]
+    assert {*worst} <= {*run["devices"]}
+    assert max(run["links"]) < DEVICES
+    assert run["consensus"][-1] == pytest.approx([accuracy[i] for i in run["devices"]], abs=0.01)
+
+
+def test_thinning_keeps_the_ends() -> None:
+    run = content(summary.groups([lively(3, evaluations=1000, every=2)]))["runs"][0]
+    assert len(run["rounds"]) == len(run["local"]) == FRAMES
+    assert (run["rounds"][0], run["rounds"][-1]) == (0, 1998)
+
+
+def test_a_name_with_path_tricks_is_only_a_name(tmp_path: Path) -> None:
+    hostile = tmp_path / "..%2f..%2fetc" / HOSTILE.replace("/", "∕")
+    folder = records.Folder(hostile)
+    one = lively(3, evaluations=2)
+    with folder.lock():
+        folder.start(one.experiment, one.network)
+        for line in one.metrics:
+            folder.append(line)
+        folder.finish("finished", "")
+    out = report.write([hostile], hostile / "report.html")
+    assert out.parent == hostile
+    assert [path.name for path in tmp_path.iterdir()] == ["..%2f..%2fetc"]
+    assert isinstance(records.read(hostile).experiment, Experiment)
+    assert "<img" not in out.read_text(encoding="utf-8")

@@ -543,7 +543,7 @@ def options(**changes: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     defaults = {
         "model": models.logistic((6,), 3),
-        "data": data.synthetic(K, features=6, classes=3, samples=20, test_samples=9),
+        "devices": data.synthetic(K, features=6, classes=3, samples=20, test_samples=9),
         "graph": graphs.ring(K),
         "algorithm": servers.fed_avg(0.2),
         "rounds": 6,
@@ -588,8 +588,8 @@ def test_the_common_model_is_the_servers() -> None:
         common = algorithm.common(last.state)
         assert torch.equal(parameters_to_vector(result.model.parameters()), common)
         assert not torch.allclose(common, last.state.theta.mean(dim=0))
-        x = options()["data"].test.x
-        right = 100 * (result.model(x).argmax(dim=1) == options()["data"].test.y).double().mean()
+        x = options()["devices"].test.x
+        right = 100 * (result.model(x).argmax(dim=1) == options()["devices"].test.y).double().mean()
         assert float(right) == pytest.approx(result.final.consensus.average)
         apart = (last.state.theta - common).double().square().sum(dim=1).mean()
         assert result.final.consensus_distance == pytest.approx(float(apart), rel=1e-5) and apart > 0
@@ -632,7 +632,7 @@ def test_divergence_names_the_device_that_diverged() -> None:
     devices = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
     with pytest.raises(Diverged, match=r"loss of device \d .*FedAvg.*smaller eta") as caught:
         drdsgd.train(
-            **options(data=devices, algorithm=servers.fed_avg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
+            **options(devices=devices, algorithm=servers.fed_avg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
         )
     assert "\n" not in str(caught.value)
     clients = clients_of(MODEL, DEVICES)

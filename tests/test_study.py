@@ -134,7 +134,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many runs went at once, of every comparison; in truth they go one by one."""
     asked: list[int] = []
 
-    def team(jobs: Any, at_once: int, watch: Any, real: Any = workers.team) -> Any:
+    def team(jobs: Any, at_once: int, watch: Any, log: Any, real: Any = workers.team) -> Any:
         asked.append(at_once)
         return real(jobs, 1, watch)
 
@@ -308,8 +308,11 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(progress, "bar", bar)
     monkeypatch.setattr(study, "compare", compare)
     assert drdsgd("compare", "--resume", "--seeds", "2", "--out", tmp_path).status == 0
-    one, other = "dsgd, seed 1", "dr-dsgd, seed 1"
-    assert shown == [(12, ""), (12, one), (14, one), (15, other), (16, one), (21, other), (24, one)]
+    one, other = "runs done; dsgd, seed 1", "runs done; dr-dsgd, seed 1"
+    assert shown == [
+        (12, ""), (12, f"2 of 4 {one}"), (14, f"2 of 4 {one}"), (15, f"2 of 4 {other}"), (16, f"2 of 4 {one}"),
+        (21, f"3 of 4 {other}"), (24, f"4 of 4 {one}"),
+    ]  # fmt: skip
 
 
 def test_resuming_no_comparison(tmp_path: Path) -> None:

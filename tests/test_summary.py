@@ -115,7 +115,7 @@ def test_groups_without_an_end_or_a_common_seed_do_not_crash() -> None:
         assert "no pair to compare" in summary.headline(summary.table(groups))
         assert "—" in report.page(groups)
     assert "No run of dr-dsgd has finished" in summary.headline(summary.table(summary.groups(lost)))
-    assert "plotly" in report.page(summary.groups(lost))
+    assert "diverged; last evaluated after round 2 of 6" in report.page(summary.groups(lost))
 
 
 def text_of(rows: list[summary.Row], width: int = 80) -> str:
@@ -224,8 +224,23 @@ def test_of_many_the_best_is_in_the_headline_and_a_note_says_so() -> None:
 
 def test_one_group_has_a_headline_of_its_own() -> None:
     rows = summary.table(summary.groups([record([40, 80], seed=k) for k in (0, 1)]))
-    assert "dr-dsgd the worst-off device ends at 40.0 ± 0.0 %" in summary.headline(rows)
+    assert (
+        "dr-dsgd the worst-off device ends at 40.0 ± 0.0 % accuracy, 20.0 ± 0.0 points below the average over devices, "
+        "60.0 ± 0.0 %"
+    ) in summary.headline(rows)
     assert summary.caveats(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ([80, 40, 60], "the worst-off device, device 1, ends at 40.0 % accuracy, 20.0 points below the average"),
+        ([40, 80, 40], "the worst-off devices, 0 and 2, end at 40.0 %"),
+        ([0, 0, 0, 0, 100], "the 4 worst-off devices end at 0.0 %"),
+    ],
+)
+def test_of_one_run_the_headline_says_who_is_worst_off(ends: list[float], said: str) -> None:
+    assert said in summary.headline(summary.table(summary.groups([record(ends)])))
 
 
 # ---------------------------------------------------------------------- curves

@@ -16,6 +16,7 @@ from drdsgd import data, graphs, models, objectives, optimizers
 from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Mix
 from drdsgd.errors import Diverged, InputError
+from drdsgd.gradients import loss_name
 from drdsgd.mixing import metropolis
 from drdsgd.objectives import ad_gda, kl_dro
 from drdsgd.optimizers import GossipOptimizer, OptimizerState
@@ -30,7 +31,7 @@ def options(**changes: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     defaults = {
         "model": models.logistic((6,), 3),
-        "data": DEVICES,
+        "devices": DEVICES,
         "graph": graphs.ring(K),
         "algorithm": drdsgd.dr_dsgd(eta=0.2, mu=3.0),
         "rounds": 7,
@@ -88,7 +89,7 @@ def test_models_stay_where_they_are(name: str) -> None:
     torch.manual_seed(0)
     change = {
         "model": models.mlp((37,), 3, [50, 31]),
-        "data": data.synthetic(K, features=37, classes=3, samples=40, test_samples=9),
+        "devices": data.synthetic(K, features=37, classes=3, samples=40, test_samples=9),
         "algorithm": Algorithm(kl_dro(2.0), OPTIMIZERS[name].make(0.05)),
         "batch_size": 16,
         "threads": 1,
@@ -133,7 +134,7 @@ def test_reference_weights() -> None:
     x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
     uneven = data.from_pairs([(x[:2], y[:2]), (x[2:], y[2:])], [(x[:1], y[:1])] * 2, classes=3)
     for reference, share in (("samples", [0.5, 1.5]), ("uniform", [1.0, 1.0])):
-        start = next(iter(drdsgd.trajectory(**options(data=uneven, graph=graphs.ring(2), reference=reference))))
+        start = next(iter(drdsgd.trajectory(**options(devices=uneven, graph=graphs.ring(2), reference=reference))))
         assert start.state.objective["share"].tolist() == share
 
 
@@ -198,7 +199,7 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
         (
             {
                 "graph": graphs.ring(4),
-                "data": data.synthetic(4),
+                "devices": data.synthetic(4),
                 "algorithm": Algorithm(kl_dro(2.0), optimizers.d2(0.1)),
             },
             "d2 needs a W whose smallest eigenvalue is above -1/3",
@@ -213,6 +214,128 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
 def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         drdsgd.train(**options(**change))
+
+
+# ------------------------------------------------------------------------------------------ your own task
+
+
+class Words(nn.Module):
+    """Takes whole numbers; `bag` is something that vmap can only do slowly."""
+
+    def __init__(self, bag: bool = False) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(9, 4) if bag else nn.Embedding(9, 4)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        vectors = self.words(x)
+        scores: Tensor = self.out(vectors if vectors.dim() == 2 else vectors.mean(dim=1))
+        return scores
+
+
+def numbers(shape: tuple[int, ...] = (1,)) -> list[tuple[Tensor, Tensor]]:
+    """A linear task with floats to predict."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(K, 30, 6, generator=generator)
+    return [(one, one[:, : math.prod(shape)].sum(dim=1).view(-1, *[1] * len(shape)).expand(-1, *shape)) for one in x]
+
+
+def halved(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs - y).square().mean() / 2
+
+
+@pytest.mark.parametrize("loss", [None, nn.HuberLoss(), halved])
+def test_numbers_are_predicted_in_every_way_alike(loss: Any) -> None:
+    own: dict[str, Any] = {
+        "devices": numbers(),
+        "model": nn.Linear(6, 1),
+        "loss": loss,
+        "rounds": 60,
+        "algorithm": drdsgd.dsgd(0.1),
+    }
+    ways: list[dict[str, Any]] = [
+        {"threads": 1},
+        {"threads": 3},
+        {"execution": "loop", "threads": 1},
+        {"execution": "loop", "threads": 3},
+    ]
+    runs = [drdsgd.train(**options(**own, **way)) for way in ways]
+    for run in runs:
+        assert torch.allclose(run.theta, runs[0].theta, atol=1e-5)
+        assert run.final.consensus.per_device == pytest.approx(runs[0].final.consensus.per_device, abs=1e-5)
+    first, last = runs[0].metrics[0].consensus, runs[0].final.consensus
+    assert last.average < first.average / 5 and last.worst == max(last.per_device) and runs[0].final.per_class == []
+    x, y = numbers()[2]
+    assert float((runs[0].model(x[4::5]) - y[4::5]).detach().abs().mean()) == pytest.approx(
+        last.per_device[2], rel=1e-5
+    )
+    assert runs[0].training.loss == ("mse loss" if loss is None else loss_name(loss))
+
+
+def test_a_loss_that_vmap_can_not_take_goes_device_by_device() -> None:
+    def branching(outputs: Tensor, y: Tensor) -> Tensor:
+        return halved(outputs, y) if float(outputs.detach().sum()) > -1e9 else outputs.sum()
+
+    own = {"devices": numbers((2, 3)), "model": nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)))}
+    a, b = (drdsgd.train(**options(**own, loss=loss)) for loss in (halved, branching))
+    assert torch.allclose(a.theta, b.theta, atol=1e-6)
+
+
+@pytest.mark.parametrize("bag", [False, True])
+def test_words_stay_whole_numbers(bag: bool) -> None:
+    x, y = torch.arange(160).view(K, 8, 4) % 9, torch.arange(40).view(K, 8) % 3
+    devices = list(zip(x, y, strict=True))
+    model = Words(bag)
+    runs = [drdsgd.train(**options(model=model, devices=devices, execution=way)) for way in ("auto", "loop")]
+    assert torch.allclose(runs[0].theta, runs[1].theta, atol=1e-6)
+    assert not torch.equal(runs[0].model.state_dict()["words.weight"], model.state_dict()["words.weight"])
+    # a model that takes no whole numbers gets them as floats
+    floats = [(one.float(), labels) for one, labels in devices]
+    linear = nn.Linear(4, 3)
+    a, b = (
+        drdsgd.train(**options(model=linear, devices=some, algorithm=drdsgd.dsgd(0.01))) for some in (devices, floats)
+    )
+    assert torch.equal(a.theta, b.theta)
+
+
+def test_devices_may_be_plain_pairs() -> None:
+    pairs = [(DEVICES.train.x.view(K, 20, 6)[i], DEVICES.train.y.view(K, 20)[i]) for i in range(K)]
+    tests = [(DEVICES.test.x.view(K, 9, 6)[i], DEVICES.test.y.view(K, 9)[i]) for i in range(K)]
+    plain, own = (
+        drdsgd.train(**options(devices=devices)) for devices in (DEVICES, list(zip(pairs, tests, strict=True)))
+    )
+    assert torch.equal(plain.theta, own.theta) and plain.final.consensus == own.final.consensus
+
+
+def test_local_models_are_the_devices() -> None:
+    result = drdsgd.train(**options())
+    x = DEVICES.test.x.view(K, 9, 6)[3]
+    right = (result.local_model(3)(x).argmax(dim=1) == DEVICES.test.y.view(K, 9)[3]).double()
+    assert 100 * float(right.mean()) == pytest.approx(result.final.local.per_device[3])
+    assert not result.model.training
+    with pytest.raises(InputError, match="no device 5: they are 0 to 4"):
+        result.local_model(5)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"devices": numbers()[:4], "model": nn.Linear(6, 1)}, "graph has 5 nodes but there are data for 4"),
+        ({"devices": numbers(()), "model": nn.Linear(6, 1)}, r"outputs \[8, 1\] with targets \[8\].*y\[:, None\]"),
+        ({"devices": numbers(()), "model": nn.Linear(6, 3)}, "class numbers as integers"),
+        ({"loss": lambda outputs, y: outputs.sum(dim=1) - y}, r"must give one number.*a tensor \[8\]"),
+        ({"loss": lambda outputs, y: 1.0}, "must give one number.*a float"),
+        ({"loss": lambda outputs, y: outputs @ y}, "the loss <lambda> does not take"),
+        ({"metric": drdsgd.metrics.absolute_error()}, "one shape"),
+        ({"model": nn.Linear(6, 1), "loss": lambda o, y: o.mean()}, r"scores \[8, 3\]"),
+        ({"model": Words(), "devices": [(torch.full((8, 4), 9), torch.arange(8) % 3)] * K}, "index out of range"),
+        ({"model": Words()}, "Words does not take the data"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        drdsgd.train(**options(**change))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run_of_another_version_is_not_continued() -> None:

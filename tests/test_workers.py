@@ -324,7 +324,7 @@ def test_what_ends_our_own_run_stops_the_workers(tmp_path: Path, monkeypatch: py
     carry_out, begun = workers.carry_out, threading.Event()
     plan = Study(("dsgd:eta=0.1", "dr-dsgd"), (0,), {**UNEVEN.options, "rounds": 3000})
 
-    def failing(e: Any, path: Path, watch: Callable[[int], None], stop: Callable[[], bool]) -> None:
+    def failing(e: Any, path: Path, watch: Callable[[int], None], stop: Callable[[], bool], log: Any) -> None:
         if path.parent.name == "dr-dsgd":
             carry_out(e, path, lambda t: begun.set(), stop)
             return

@@ -65,12 +65,12 @@ def draw(
 
 
 class Batches:
-    """The batches of the devices whose data these are: `batches(t)` is features [n, B, ...] and labels [n, B].
+    """The batches of the devices whose data these are: `batches(t)` is features [n, B, ...] and targets [n, B, ...].
 
     `rows` [n] are their numbers in the whole network, on which what they draw depends; by default 0, 1, ...
 
     Samples stay as they are stored (bytes, for images); one gather takes a round's samples of all devices, and
-    only those become floats, `x * scale + shift`.
+    only those become floats, `x * scale + shift`. With an integer `dtype` they stay the whole numbers that they are.
     """
 
     def __init__(
@@ -89,10 +89,12 @@ class Batches:
         numbers = self._numbers(t)[some]
         where = torch.from_numpy(numbers.reshape(-1)).to(self.samples.y.device)
         # index_select copies whole samples; indexing by x[where] was measured to be many times slower on bytes
-        x = self.samples.x.index_select(0, where).to(self.dtype).mul_(self.scale)
-        if self.shift is not None:
-            x.add_(self.shift)
-        return x.unflatten(0, numbers.shape), self.samples.y[where].view(numbers.shape)
+        x = self.samples.x.index_select(0, where).to(self.dtype)
+        if self.dtype.is_floating_point:
+            x.mul_(self.scale)
+            if self.shift is not None:
+                x.add_(self.shift)
+        return x.unflatten(0, numbers.shape), self.samples.y[where].unflatten(0, numbers.shape)
 
     def _numbers(self, t: int) -> NDArray[np.int64]:
         """Which samples round t takes, [n, B]: drawn for some rounds at once, which takes no longer than for one."""

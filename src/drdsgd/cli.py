@@ -51,6 +51,10 @@ OF_A_GRAPH = (
     "devices", "graph", "p", "seed", "rounds", "mixing", "gossip_steps", "local_steps", "link_failures", "dropouts",
 )  # fmt: skip
 Resume = Annotated[bool, typer.Option("--resume", help="continue what is in --out, exactly")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", metavar="NAME", help="copy metrics to tensorboard or mlflow; repeat for both"),
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -186,6 +190,7 @@ def train(
     ] = None,
     out: Out = None,
     resume: Resume = False,
+    log: Log = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -220,10 +225,11 @@ def train(
     given: dict[str, Any],
 ) -> None:
     """One run into a folder; --resume continues it. Under torchrun, in several processes."""
-    from drdsgd import experiment, records, report, runs
-    from drdsgd.progress import bar
+    from drdsgd import experiment, loggers, records, report, runs
+    from drdsgd.progress import view
     from drdsgd.training import Progress
 
+    copy = loggers.of(log or ())
     if engine not in (None, "local", "distributed"):
         raise InputError(f"--engine {engine}: {unknown(str(engine), ('local', 'distributed'))}")
     fields = {**(experiment.load(file) if file else {}), **given}
@@ -255,29 +261,20 @@ def train(
     e = experiment.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
-    note = ""
-
     def watch(progress: Progress) -> None:
-        nonlocal note
-        if progress.metrics is not None:
-            accuracy = progress.metrics.consensus
-            note = f"average {accuracy.average:.1f} %, worst {accuracy.worst:.1f} %"
-        advance(progress.state.t, note)
+        show(progress.state.t, progress.metrics)
 
     launcher = "" if world is None else "torchrun ... -m "
-    with _continued_with("train --resume", folder, records.Folder(folder).config, launcher):
+    with _continued_with(f"train --resume{_logs(log)}", folder, records.Folder(folder).config, launcher):
         if world is not None and not first:
             runs.run_together(e, folder, world, resume=resume, regroup=regroup)
             return
-        with bar(
-            _console(stderr=True),
-            f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}",
-            e.rounds,
-        ) as advance:
+        what = f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}"
+        with view(_console(stderr=True), what, e.rounds) as show:
             if world is None:
-                record = runs.run(e, folder, resume=resume, regroup=regroup, watch=watch)
+                record = runs.run(e, folder, resume=resume, regroup=regroup, watch=watch, log=copy)
             else:
-                together = runs.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch)
+                together = runs.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch, log=copy)
                 assert together is not None
                 record = together
         _show([record])
@@ -306,12 +303,14 @@ def compare(
     ] = None,
     out: Out = None,
     resume: Resume = False,
+    log: Log = None,
     *,
     given: dict[str, Any],
 ) -> None:
     """Several algorithms, paired seeds, one table and one report."""
-    from drdsgd import study
+    from drdsgd import loggers, study
 
+    loggers.of(log or ())  # refused now, before anything is made
     if resume:
         if out is None:
             raise InputError("--resume: say which comparison with --out DIR")
@@ -320,7 +319,8 @@ def compare(
     else:
         plan = study.Study(tuple(algorithm or ("dsgd", "dr-dsgd")), _seeds(seeds or "3"), given)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare"
-    _compare(plan, folder, resume, "compare --resume", None if threads is None else int(parse("threads", threads)))
+    budget = None if threads is None else int(parse("threads", threads))
+    _compare(plan, folder, resume, f"compare --resume{_logs(log)}", budget, log or ())
 
 
 @app.command()
@@ -669,7 +669,7 @@ def node(
     _network()
     from drdsgd.network import deployment
     from drdsgd.network import node as nodes
-    from drdsgd.progress import bar
+    from drdsgd.progress import of_one, view
     from drdsgd.training import Progress
 
     device = deployment.load(file)
@@ -679,13 +679,13 @@ def node(
         nonlocal note
         if progress.metrics is not None:
             note = f"own accuracy {progress.metrics.local.average:.1f} %"
-        advance(progress.state.t, ", ".join(filter(None, (note, f"without {' '.join(missing)}" if missing else ""))))
+        show(progress.state.t, progress.metrics, f"without {' '.join(missing)}" if missing else "")
 
     rounds = device.experiment.get("rounds")
-    with bar(_console(stderr=True), device.name, rounds if isinstance(rounds, int) else None) as advance:
+    with view(_console(stderr=True), device.name, rounds if isinstance(rounds, int) else None, of_one) as show:
         outcome = nodes.run(
             file, threads=_count("threads", threads), watch=watch, speak=log,
-            waiting=lambda missing: advance(0, f"waiting for {' '.join(missing)}"),
+            waiting=lambda missing: show(None, note=f"waiting for {' '.join(missing)}"),
         )  # fmt: skip
     missed = ", ".join(f"{count} with {name}" for name, count in outcome.missed.items())
     said = [outcome.status, note, f"exchanges missed: {missed}" if missed else ""]
@@ -749,27 +749,40 @@ def bench(
         print(f"picture: {plots.cost(benchmarks.costs(results), plot)}")
 
 
-def _compare(plan: Study, out: Path, resume: bool, again: str, threads: int | None = None) -> None:
+def _compare(
+    plan: Study, out: Path, resume: bool, again: str, threads: int | None = None, log: Sequence[str] = ()
+) -> None:
     """Run a study with one bar for all its runs; then the table, the picture and the report."""
-    from drdsgd import plots, report, study, summary
+    from drdsgd import checkpoint, plots, report, study, summary
     from drdsgd.progress import bar
     from drdsgd.records import Folder
 
     cells = plan.cells(out)
-    # rounds that each run has behind it
-    reached = {c.path: c.experiment.rounds for c in cells if Folder(c.path).status != "unfinished"}
+    # rounds that each run has behind it; also those that a checkpoint has, as they take no more time
+    saved = {c.path: checkpoint.parts(Folder(c.path).checkpoint) for c in cells}
+    over = {c.path for c in cells if Folder(c.path).status != "unfinished"}
+    reached = {c.path: saved[c.path][0].t for c in cells if saved[c.path]}
+    reached |= {c.path: c.experiment.rounds for c in cells if c.path in over}
     with _continued_with(again, out, begun=out / "study.toml"):
         with bar(_console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
 
             def watch(cell: study.Cell, t: int) -> None:
                 reached[cell.path] = t
-                advance(sum(reached.values()), f"{cell.label}, seed {cell.experiment.seed}")
+                if t == cell.experiment.rounds:
+                    over.add(cell.path)
+                note = f"{len(over)} of {len(cells)} runs done; {cell.label}, seed {cell.experiment.seed}"
+                advance(sum(reached.values()), note)
 
             advance(sum(reached.values()), "")
-            records = study.compare(plan, out, resume=resume, threads=threads, watch=watch)
+            records = study.compare(plan, out, resume=resume, threads=threads, watch=watch, log=log)
         _show(records)
         print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
         print(f"report: {report.write([out], out / 'report.html')}")
+
+
+def _logs(names: Sequence[str] | None) -> str:
+    """As they were given."""
+    return "".join(f" --log {name}" for name in names or ())
 
 
 def _show(records: Sequence[Record]) -> None:
@@ -785,7 +798,9 @@ def _show(records: Sequence[Record]) -> None:
 def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    # FORCE_COLOR is for colours: what moves is for terminals only
+    there = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, force_interactive=None if there else False)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

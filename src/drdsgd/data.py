@@ -1,7 +1,10 @@
 """What each of K devices holds: all samples in one tensor, device after device.
 
 `Devices` are made by `deal` (a data set, and the rows per device from `drdsgd.partition`), by `synthetic`, or from
-your own samples by `from_pairs` and `from_folder`. Bytes stay bytes; a model is fed `x * scale + shift`.
+your own samples by `from_pairs` and `from_folder`. Bytes stay bytes, and whole numbers whole numbers; a model is fed
+`x * scale + shift`, or the whole numbers themselves if it takes them (an embedding of words).
+
+Targets are class numbers, or floats of any shape, which are numbers to predict (regression).
 
 The synthetic task is in the manner of Synthetic(alpha, beta), Li et al. 2020 (FedProx).
 """
@@ -12,28 +15,41 @@ import hashlib
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
+import torch.utils.data
 from numpy.typing import NDArray
 from torch import Tensor
 
 from drdsgd.datasets import Dataset
 from drdsgd.errors import InputError, one_line
 
-__all__ = ["Devices", "Samples", "deal", "from_folder", "from_pairs", "synthetic", "with_random_labels"]
+__all__ = ["Devices", "Own", "Samples", "deal", "from_folder", "from_pairs", "synthetic", "with_random_labels"]
 
 Array: TypeAlias = Tensor | NDArray[Any]
 Pair: TypeAlias = tuple[Array, Array]
 
 
+class MapStyle(Protocol):
+    """Samples by their number: what torch calls a map-style data set, also those of other libraries."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+Part: TypeAlias = Pair | MapStyle | torch.utils.data.Dataset[Any]
+# what one device brings: its samples, or (training samples, test samples)
+Own: TypeAlias = Part | tuple[Part, Part]
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples of all K devices in one tensor, device after device: x [N, *shape], y [N], sizes [K].
+    """Samples of all K devices in one tensor, device after device: x [N, *shape], y [N] or [N, ...], sizes [K].
 
     >>> s = Samples(torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64), torch.tensor([2, 3]))
     >>> s.K, s.starts.tolist()
@@ -41,7 +57,7 @@ class Samples:
     """
 
     x: Tensor  # [N, *shape]
-    y: Tensor  # [N] int64
+    y: Tensor  # [N] int64, class numbers; or [N, ...] floats, numbers to predict
     sizes: Tensor  # [K] int64, sums to N
 
     def __post_init__(self) -> None:
@@ -71,6 +87,8 @@ class Samples:
 class Devices:
     """What K devices hold; a model is fed `x * scale + shift` (broadcast over [*shape]).
 
+    `classes` is 0 where targets are floats, numbers to predict.
+
     >>> d = synthetic(3, features=4)
     >>> d.K, d.shape, d.train.sizes.tolist(), d.test.sizes.tolist()
     (3, (4,), [100, 100, 100], [40, 40, 40])
@@ -93,6 +111,12 @@ class Devices:
                 f"a training sample has shape {list(self.shape)} but a test sample has "
                 f"{list(self.test.x.shape[1:])}: they must be the same"
             )
+        for y in (self.train.y, self.test.y):
+            if y.is_floating_point() != (self.classes == 0):
+                raise InputError(
+                    f"there are {self.classes} classes but targets are {y.dtype}: give class numbers as integers, "
+                    "y.astype(int), and numbers to predict as floats, with 0 classes"
+                )
 
     @property
     def K(self) -> int:
@@ -105,11 +129,13 @@ class Devices:
         return tuple(self.train.x.shape[1:])
 
     def test_features(self, dtype: torch.dtype) -> Tensor:
-        """The test samples as a model takes them, `x * scale + shift`: [N, *shape].
+        """The test samples as a model takes them: `x * scale + shift`, or as they are in an integer dtype; [N, *shape].
 
         >>> synthetic(3, features=4).test_features(torch.float64).shape
         torch.Size([120, 4])
         """
+        if not dtype.is_floating_point:
+            return self.test.x.to(dtype)
         return self.test.x.to(dtype, copy=True).mul_(self.scale.to(dtype)).add_(self.shift.to(dtype))
 
     def checksums(self) -> Tensor:
@@ -141,15 +167,16 @@ class Devices:
 
         return replace(self, train=some(self.train), test=some(self.test))
 
-    def to(self, device: torch.device) -> Devices:
-        """The same with all tensors on a torch device.
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Devices:
+        """The same with all tensors on a torch device, and targets that are floats in a dtype.
 
         >>> synthetic(3).to(torch.device("cpu")).K
         3
         """
 
         def moved(samples: Samples) -> Samples:
-            return Samples(samples.x.to(device), samples.y.to(device), samples.sizes.to(device))
+            y = samples.y.to(device, dtype if samples.y.is_floating_point() else None)
+            return Samples(samples.x.to(device), y, samples.sizes.to(device))
 
         scale, shift = self.scale.to(device), self.shift.to(device)
         return Devices(moved(self.train), moved(self.test), self.classes, scale, shift)
@@ -227,26 +254,35 @@ def _array(value: object, where: str) -> NDArray[Any]:
     return array
 
 
+def _finite(raw: NDArray[Any], where: str, what: str) -> NDArray[np.float32]:
+    """The same as float32, all finite."""
+    with np.errstate(over="ignore"):  # a float64 too big for float32 is told below, as inf
+        x: NDArray[np.float32] = raw.astype(np.float32)
+    if not np.isfinite(x).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise InputError(
+            f"{where}{list(at)} is {raw[at]}: {what} must be finite float32 numbers; repair or drop that sample"
+        )
+    return x
+
+
 def _features(value: object, where: str) -> NDArray[Any]:
-    """x [n, *shape]: uint8 as it is, everything else as float32, all finite."""
+    """x [n, *shape]: uint8 as it is, other whole numbers as int64, everything else as float32, all finite."""
     raw = _array(value, where)
     if raw.ndim < 2:
         raise InputError(f"{where} has shape {list(raw.shape)}: it must be [n, features] or [n, *shape]")
     if raw.dtype == np.uint8:
         return raw
-    with np.errstate(over="ignore"):  # a float64 too big for float32 is told below, as inf
-        x = raw.astype(np.float32)
-    if not np.isfinite(x).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise InputError(
-            f"{where}{list(at)} is {raw[at]}: features must be finite float32 numbers; repair or drop that sample"
-        )
-    return x
+    if raw.dtype.kind in "iu" and (raw.dtype != np.uint64 or raw.max(initial=0) < 2**63):
+        return raw.astype(np.int64)
+    return _finite(raw, where, "features")
 
 
-def _targets(value: object, where: str) -> NDArray[np.int64]:
-    """y [n]: whole numbers from 0, in any dtype."""
+def _targets(value: object, where: str, classes: int | None) -> NDArray[Any]:
+    """y: class numbers [n], whole numbers from 0, or floats [n, ...]; with `classes` given, class numbers as floats."""
     raw = _array(value, where)
+    if raw.dtype.kind == "f" and classes is None and raw.ndim > 0:
+        return _finite(raw, where, "targets")
     if raw.ndim != 1:
         raise InputError(f"{where} has shape {list(raw.shape)}: it must be [n], one class number per sample")
     # 2^31: more classes than any model has, and a float beyond int64 must not be cast
@@ -259,6 +295,51 @@ def _targets(value: object, where: str) -> NDArray[np.int64]:
     return raw.astype(np.int64)
 
 
+def _is_dataset(value: object) -> bool:
+    """Whether samples come one by one; not an array, nor anything that numpy makes one of (a list, a table)."""
+    if isinstance(value, torch.utils.data.Dataset):
+        return True
+    array_like = isinstance(value, Sequence | Mapping) or hasattr(value, "__array__")
+    return not array_like and hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+def _read(dataset: Any, owner: str, suffix: str, columns: tuple[str, str] | None) -> Pair:
+    """The samples of a map-style data set, each a pair (x, y) or a dict of columns, as two arrays."""
+    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"{owner} is a {type(dataset).__name__}, whose samples have no numbers: read it into tensors (x, y), or "
+            "give a data set with a length"
+        )
+    found: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
+    for i in range(len(dataset)):
+        sample = dataset[i]
+        if isinstance(sample, Mapping):
+            sample = _columns(sample, f"{owner}: sample {i}", columns)
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise InputError(f"{owner}: sample {i} is a {type(sample).__name__}: give pairs (x{suffix}, y{suffix})")
+        for name, value, values in zip("xy", sample, found, strict=True):
+            values.append(_array(value, f"{owner}: {name}{suffix} of sample {i}"))
+            if values[i].shape != values[0].shape:
+                raise InputError(
+                    f"{owner}: {name}{suffix} of sample {i} has shape {list(values[i].shape)}, that of sample 0 "
+                    f"{list(values[0].shape)}: cut or fill them so that all are the same"
+                )
+    if not found[0]:
+        raise InputError(f"{owner}: x{suffix} is empty: give the device at least one sample, or leave it out")
+    return np.stack(found[0]), np.stack(found[1])
+
+
+def _columns(sample: Mapping[Any, Any], where: str, columns: tuple[str, str] | None) -> tuple[Any, Any]:
+    """x and y of a sample that is a dict."""
+    if columns is None or any(name not in sample for name in columns):
+        names = list(sample) or ["x", "y"]
+        raise InputError(
+            f"{where} has the columns {', '.join(map(str, sample))}: say which of them are x and y, such as "
+            f"drdsgd.data.from_pairs(devices, columns=({names[0]!r}, {names[-1]!r}))"
+        )
+    return sample[columns[0]], sample[columns[1]]
+
+
 @dataclass(frozen=True)
 class _Part:
     """One device's checked samples, with the names that messages call them by."""
@@ -266,7 +347,7 @@ class _Part:
     owner: str  # 'device 3' or 'site-a.npz'
     suffix: str  # '' or '_test'
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
 
     def name(self, array: str) -> str:
         return f"{self.owner}: {array}{self.suffix}"
@@ -275,11 +356,15 @@ class _Part:
         return replace(self, x=self.x[mask], y=self.y[mask])
 
 
-def _part(pair: object, owner: str, suffix: str = "") -> _Part:
+def _part(
+    pair: object, owner: str, suffix: str = "", classes: int | None = None, columns: tuple[str, str] | None = None
+) -> _Part:
+    if _is_dataset(pair):
+        pair = _read(pair, owner, suffix, columns)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InputError(f"{owner} is no pair of arrays: give (x{suffix}, y{suffix})")
+        raise InputError(f"{owner} is no pair of arrays and no map-style data set: give (x{suffix}, y{suffix})")
     where = f"{owner}: x{suffix}"
-    x, y = _features(pair[0], where), _targets(pair[1], f"{owner}: y{suffix}")
+    x, y = _features(pair[0], where), _targets(pair[1], f"{owner}: y{suffix}", classes)
     if len(x) != len(y):
         raise InputError(f"{where} has {len(x)} samples but y{suffix} has {len(y)}: they must be equal")
     if len(x) == 0:
@@ -298,25 +383,37 @@ def _held_out(part: _Part) -> tuple[_Part, _Part]:
     return part.only(~test), part.only(test)
 
 
-def _samples(parts: Sequence[_Part]) -> Samples:
-    x = np.concatenate([part.x for part in parts])
+def _samples(parts: Sequence[_Part], dtype: np.dtype[Any]) -> Samples:
+    x = np.concatenate([part.x for part in parts], dtype=dtype, casting="same_kind")
     y = np.concatenate([part.y for part in parts])
     return Samples(torch.from_numpy(x), torch.from_numpy(y), torch.tensor([len(part.y) for part in parts]))
 
 
 def _check_alike(parts: Sequence[_Part]) -> None:
-    """All features have the shape of the first device's."""
+    """All features and targets have the shape of the first device's, and all targets are of its kind."""
     first = parts[0]
     for part in parts:
-        if part.x.shape[1:] != first.x.shape[1:]:
+        if part.y.dtype != first.y.dtype:
             raise InputError(
-                f"{part.name('x')} has samples of shape {list(part.x.shape[1:])} but {first.name('x')} of "
-                f"{list(first.x.shape[1:])}: all devices must have the same"
+                f"{part.name('y')} holds {_kind(part)} but {first.name('y')} {_kind(first)}: class numbers must be "
+                "integers everywhere, y.astype(int), and numbers to predict floats everywhere"
             )
+        for name, one, other in (("x", part.x, first.x), ("y", part.y, first.y)):
+            if one.shape[1:] != other.shape[1:]:
+                raise InputError(
+                    f"{part.name(name)} has samples of shape {list(one.shape[1:])} but {first.name(name)} of "
+                    f"{list(other.shape[1:])}: all devices must have the same"
+                )
+
+
+def _kind(part: _Part) -> str:
+    return "floats" if part.y.dtype.kind == "f" else "integers"
 
 
 def _check_classes(parts: Sequence[_Part], classes: int | None) -> int:
-    """The number of classes: max label + 1, or the given one, which no label may reach."""
+    """The number of classes: max label + 1, or the given one, which no label may reach; 0 for floats."""
+    if parts[0].y.dtype.kind == "f":
+        return 0
     if classes is None:
         return 1 + max(int(part.y.max()) for part in parts)
     for part in parts:
@@ -329,7 +426,11 @@ def _check_classes(parts: Sequence[_Part], classes: int | None) -> int:
 
 
 def _devices(
-    owners: Sequence[str], pairs: Iterator[tuple[object, object | None]], classes: int | None, unit: float
+    owners: Sequence[str],
+    pairs: Iterator[tuple[object, object | None]],
+    classes: int | None,
+    unit: float,
+    columns: tuple[str, str] | None = None,
 ) -> Devices:
     """Devices of (train pair, test pair or None) in the order of their owners."""
     if not (math.isfinite(unit) and unit > 0):
@@ -339,14 +440,16 @@ def _devices(
     both: list[tuple[_Part, _Part]] = []
     whole: list[_Part] = []  # as given, so that an index in a message is the user's
     for owner, (train, test) in zip(owners, pairs, strict=True):
-        part = _part(train, owner)
-        given = [part] if test is None else [part, _part(test, owner, "_test")]
+        part = _part(train, owner, "", classes, columns)
+        given = [part] if test is None else [part, _part(test, owner, "_test", classes, columns)]
         whole += given
         both.append(_held_out(part) if test is None else (given[0], given[1]))
     _check_alike(whole)
+    common = np.result_type(*{part.x.dtype for part in whole})
+    dtype = np.dtype(np.float32) if common.kind == "f" else common  # whole numbers and float32 are not float64
     return Devices(
-        train=_samples([train for train, _ in both]),
-        test=_samples([test for _, test in both]),
+        train=_samples([train for train, _ in both], dtype),
+        test=_samples([test for _, test in both], dtype),
         classes=_check_classes(whole, classes),
         scale=torch.tensor(1.0 / unit),
         shift=torch.tensor(0.0),
@@ -354,28 +457,51 @@ def _devices(
 
 
 def from_pairs(
-    train: Sequence[Pair],
-    test: Sequence[Pair] | None = None,
+    train: Sequence[Own],
+    test: Sequence[Part] | None = None,
     *,
     classes: int | None = None,
     unit: float = 1.0,
+    columns: tuple[str, str] | None = None,
 ) -> Devices:
-    """Your own data, one pair (x [n_i, *shape], y [n_i]) of tensors or arrays per device, sizes may differ.
+    """Your own data, one entry per device: a pair (x [n_i, *shape], y [n_i, ...]) of tensors or arrays; n_i may differ.
 
-    Without `test`, every fifth sample of a device is held out as its test set. `classes` is the greatest
-    label + 1 unless given. A model is fed x / unit; uint8 features are kept as bytes.
+    Or a map-style data set (torch's, or anything with a length and numbered samples), which is read once; its samples
+    are pairs, or dicts, of which `columns` names x and y. An entry may also be a pair of these, for training and for
+    test: `((x, y), (x_test, y_test))`. A device without test samples, here or in `test`, has every fifth held out.
 
-    >>> d = from_pairs([(torch.rand(10, 4), torch.arange(10) % 3), (torch.rand(5, 4), torch.zeros(5))])
+    Targets that are integers are class numbers, and `classes` is the greatest + 1 unless given; floats are numbers to
+    predict (with `classes` given, class numbers). A model is fed x / unit; bytes are kept as bytes, and other integers
+    as integers, which a model that takes them (`nn.Embedding`) gets as they are.
+
+    >>> d = from_pairs([(torch.rand(10, 4), torch.arange(10) % 3), (torch.rand(5, 4), torch.arange(5) % 3)])
     >>> d.K, d.classes, d.train.sizes.tolist(), d.test.sizes.tolist()
     (2, 3, [8, 4], [2, 1])
+    >>> from_pairs([(torch.rand(10, 4), torch.rand(10))]).classes  # floats: no classes
+    0
     """
+    if not isinstance(train, Sequence):
+        raise InputError(f"devices is a {type(train).__name__}: give a list with one entry (x, y) per device")
     if len(train) == 0:
         raise InputError("no devices: give one pair (x, y) per device")
     if test is not None and len(test) != len(train):
         raise InputError(f"{len(train)} devices have training samples but {len(test)} have test samples")
     owners = [f"device {i}" for i in range(len(train))]
-    tests: Sequence[Pair | None] = [None] * len(train) if test is None else test
-    return _devices(owners, zip(train, tests, strict=True), classes, unit)
+    both = map(_train_and_test, owners, train, [None] * len(train) if test is None else test)
+    return _devices(owners, both, classes, unit, columns)
+
+
+def _train_and_test(owner: str, entry: object, test: object | None) -> tuple[object, object | None]:
+    """A device's training and test samples, wherever the latter were given."""
+    if not (
+        isinstance(entry, tuple | list)
+        and len(entry) == 2
+        and all(isinstance(part, tuple) or _is_dataset(part) for part in entry)
+    ):
+        return entry, test
+    if test is not None:
+        raise InputError(f"{owner} brings test samples, and `test` has others: give them in one place")
+    return entry[0], entry[1]
 
 
 def _npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -412,8 +538,8 @@ def from_folder(
 ) -> Devices:
     """Your own data, one .npz file per device (in the order of their names): x, y, perhaps x_test, y_test.
 
-    Where a file has no x_test, every fifth of its samples (at 4, 9, ...) is held out. Else as `from_pairs`. With
-    `devices` only the files of these are read.
+    Integers in y are class numbers and floats are numbers to predict. Where a file has no x_test, every fifth of its
+    samples (at 4, 9, ...) is held out. Else as `from_pairs`. With `devices` only the files of these are read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -515,6 +641,8 @@ def with_random_labels(data: Devices, devices: int, seed: int = 0, rows: Sequenc
     """
     if rows is None and not 1 <= devices < data.K:
         raise InputError(f"{devices} devices with random labels: at least 1, and fewer than all {data.K}")
+    if not data.classes:
+        raise InputError("targets are floats, not labels: only class numbers can be made random")
     y = data.train.y.clone()
     for i, mine in zip(range(data.K) if rows is None else rows, y.split(data.train.sizes.tolist()), strict=True):
         if i < devices:

@@ -421,6 +421,11 @@ def make_model(e: Experiment, data: Devices) -> nn.Module:
 
     from drdsgd import models
 
+    if not data.classes:
+        raise InputError(
+            f"--dataset {e.dataset}: its y are floats, numbers to predict, which is for drdsgd.train in Python; write "
+            "class numbers as integers, y=y.astype(int)"
+        )
     kind, _, detail = e.model.partition(":")
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(e.seed)

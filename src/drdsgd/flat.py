@@ -102,8 +102,8 @@ class Flat:
         return module
 
     @torch.random.fork_rng(devices=[])  # what a random model draws is not missed elsewhere
-    def check(self, x: Tensor, classes: int | None = None) -> None:
-        """Refuse a model whose training is not a function of parameters and samples; x [m, ...] are some samples.
+    def check(self, x: Tensor, classes: int | None = None) -> Tensor:
+        """The outputs for some samples x; refuses a model whose training is no function of parameters and samples.
 
         Buffers that a forward pass changes (BatchNorm) would be neither mixed nor sent, random layers (Dropout)
         would make a round depend on more than (seed, device, round), and a sample's output must not depend on the
@@ -149,3 +149,4 @@ class Flat:
                 f"the model {name} gives a sample another output when others are with it (BatchNorm?); "
                 "use nn.GroupNorm instead"
             )
+        return output

@@ -10,6 +10,7 @@ There are three ways, and they give the same: written out by hand for fully conn
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from drdsgd.errors import InputError, one_line
 from drdsgd.flat import Flat
 
 __all__ = [
@@ -25,12 +27,16 @@ __all__ = [
     "Forward",
     "Gradient",
     "Loss",
+    "check_loss",
     "choose_execution",
+    "choose_features",
     "choose_memory_format",
+    "loss_name",
     "make_forward",
     "predict",
 ]
 
+# outputs [B, ...] and targets [B, ...] of one device -> its loss, one number: a mean over the batch
 Loss = Callable[[Tensor, Tensor], Tensor]
 Backward = Callable[[Tensor, Tensor], None]
 Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Backward]]
@@ -64,7 +70,7 @@ class Gradient(NamedTuple):
 
 
 def make_forward(flat: Flat, loss: Loss, execution: Execution = "batched") -> Forward:
-    """`(theta [n, d], x [n, B, ...], y [n, B]) -> (loss [n], backward)` for this model and loss.
+    """`(theta [n, d], x [n, B, ...], y [n, B, ...]) -> (loss [n], backward)` for this model and loss.
 
     >>> forward = make_forward(Flat(nn.Linear(2, 3)), nn.functional.cross_entropy)
     >>> losses, backward = forward(torch.zeros(4, 9), torch.ones(4, 5, 2), torch.zeros(4, 5, dtype=torch.int64))
@@ -96,19 +102,73 @@ def predict(flat: Flat, theta: Tensor, x: Tensor, execution: Execution = "batche
     return vmap(flat.apply)(parameters, x) if layers is None else _outputs(layers, parameters, x.flatten(2))[-1]
 
 
-def choose_execution(flat: Flat, x: Tensor) -> Execution:
-    """The faster way that works for this model: "batched", but "loop" for convolutions and where vmap can't.
+def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
+    """The faster way that works for this model and loss: "batched", but "loop" for convolutions and where vmap can't.
 
     A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
     convolutions one after another.
 
-    >>> choose_execution(Flat(nn.Linear(2, 2)), torch.zeros(3, 4, 2))
+    >>> choose_execution(Flat(nn.Linear(2, 2)), nn.functional.mse_loss, torch.zeros(3, 4, 2), torch.zeros(3, 4, 2))
     'batched'
     """
     if flat.device.type == "cpu" and _has(flat, nn.modules.conv._ConvNd):
         return "loop"
-    works = _works(lambda: vmap(flat.apply)(flat.views(flat.row().expand(len(x), -1)), x))
-    return "batched" if works else "loop"
+
+    def attempt() -> None:
+        theta = flat.row().repeat(len(x), 1)
+        losses, backward = make_forward(flat, loss)(theta, x, y)
+        backward(torch.zeros_like(losses), theta)
+
+    return "batched" if _works(attempt) else "loop"
+
+
+@torch.random.fork_rng(devices=[])  # as in `Flat.check`
+def choose_features(flat: Flat, x: Tensor) -> torch.dtype:
+    """The dtype in which this model takes whole numbers x [m, ...]: their own (words for an embedding), else its own.
+
+    >>> choose_features(Flat(nn.Embedding(9, 2)), torch.zeros(4, 3, dtype=torch.int64))
+    torch.int64
+    """
+    try:
+        works = _works(lambda: flat.apply(flat.views(flat.row()), x))
+    except IndexError:  # it takes whole numbers, but has none so great; `Flat.check` will say so
+        works = True
+    return x.dtype if works else flat.dtype
+
+
+def loss_name(loss: Loss) -> str:
+    """What a loss is called, in words.
+
+    >>> loss_name(nn.functional.cross_entropy), loss_name(nn.HuberLoss())
+    ('cross entropy', 'HuberLoss')
+    """
+    return str(getattr(loss, "__name__", type(loss).__name__)).replace("_", " ").strip()
+
+
+def check_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
+    """Refuse a loss that can't be had of a model's outputs [m, ...] and the targets y [m, ...], or is not one number.
+
+    >>> check_loss(nn.functional.mse_loss, torch.zeros(4, 1), torch.zeros(4))
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: the loss mse loss does not take outputs [4, 1] with targets [4]: ...
+    """
+    fits = f"outputs {list(outputs.shape)} with targets {list(y.shape)}"
+    try:
+        with warnings.catch_warnings():
+            # broadcasting [m, 1] and [m] to [m, m] gives a number, but not the one that is meant
+            warnings.filterwarnings("error", message="Using a target size")
+            value = loss(outputs, y)
+    except Exception as error:  # whatever somebody's own code raises
+        fix = ""
+        if y.is_floating_point() and outputs.dim() == 2 and y.dim() == 1:
+            fix = "; give y as [n, 1], y[:, None]" if outputs.shape[1] == 1 else "; give class numbers as integers"
+        raise InputError(f"the loss {loss_name(loss)} does not take {fits}: {one_line(error)}{fix}") from error
+    if not isinstance(value, Tensor) or value.dim() > 0 or not value.is_floating_point():
+        got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise InputError(
+            f"the loss {loss_name(loss)} must give one number as a tensor, the mean over the batch: of {fits} it gave "
+            f"{got}"
+        )
 
 
 def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
@@ -129,8 +189,12 @@ def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
 def _works(attempt: Callable[[], object]) -> bool:
     """Whether a model can be run in some way."""
     try:
-        attempt()
-    except (RuntimeError, ValueError, NotImplementedError):  # torch and vmap have no class for what they can't do
+        with warnings.catch_warnings():
+            # what vmap does for operations that it does not know: one device after the other, and slowly
+            warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
+            attempt()
+    # torch and vmap have no class for what they can't do, nor has somebody's own `forward`
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
         return False
     return True
 

@@ -4,6 +4,7 @@ config.toml      the complete experiment: running it again gives the same run
 network.json     the graph's edges, and what each device holds
 metrics.jsonl    one line per evaluation, appended
 summary.json     written at the end: status, versions, the last metrics under `final`
+model.safetensors, model.md   written at the end: the consensus model, and its card
 checkpoint/      the state to continue from
 """
 
@@ -87,6 +88,7 @@ class Folder:
         self.config, self.network = path / "config.toml", path / "network.json"
         self.metrics, self.summary = path / "metrics.jsonl", path / "summary.json"
         self.checkpoint, self.report = path / "checkpoint", path / "report.html"
+        self.model, self.card = path / "model.safetensors", path / "model.md"
 
     @property
     def status(self) -> Status:
@@ -147,7 +149,8 @@ class Folder:
                 f"{self.metrics} lacks the evaluation of round {min(missing)}, but the checkpoint is at round {t}; "
                 f"remove {self.checkpoint} to start the run again from round 0"
             )
-        for path in (self.config, self.network, self.metrics, self.summary, self.checkpoint / "*.safetensors"):
+        written = (self.config, self.network, self.metrics, self.summary, self.model, self.card)
+        for path in (*written, self.checkpoint / "*.safetensors"):
             for stray in path.parent.glob(f".{path.name}.*"):
                 stray.unlink()
         write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))

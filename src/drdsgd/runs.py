@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd import checkpoint, hosting, records
+from drdsgd import card, checkpoint, hosting, loggers, records
 from drdsgd.engines import Ranks
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.flat import Flat
+from drdsgd.loggers import Logger
+from drdsgd.metrics import accuracy
 from drdsgd.options import spelling
 from drdsgd.records import Folder, Record
-from drdsgd.training import Progress, trajectory
+from drdsgd.servers import ServerAlgorithm
+from drdsgd.training import Progress, consensus, trajectory
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -45,8 +48,9 @@ def run(
     regroup: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
 ) -> Record:
-    """Run an experiment into a folder, or continue it there; `watch` sees every round.
+    """Run an experiment into a folder, or continue it there; `watch` sees every round, and `log` every evaluation.
 
     A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. What happens
     to the process at any moment, the folder can be resumed, and ends with the same metrics. An interruption
@@ -62,7 +66,10 @@ def run(
     with folder.lock():
         _check(folder, e, resume)
         if folder.status == "unfinished":
-            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop)
+            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop, log)
+        else:
+            with _logging(log, e, folder):  # as it is
+                pass
         return records.read(path)
 
 
@@ -74,6 +81,7 @@ def run_together(
     resume: bool = False,
     regroup: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
+    log: loggers.Make = loggers.no_log,
 ) -> Record | None:
     """As `run`, with several processes that call this alike and share the devices; the first writes the record.
 
@@ -91,8 +99,11 @@ def run_together(
             graph = make_graph(e)
             members, data = hosting.host(e, graph, world)
             _check_results_alike(e, graph, data, world)
-            _go(e, folder, graph, data, members, regroup, watch)
+            _go(e, folder, graph, data, members, regroup, watch, log=log if first else loggers.no_log)
             members.post.close()
+        elif first:
+            with _logging(log, e, folder):
+                pass
         return records.read(path) if first else None
 
 
@@ -105,51 +116,89 @@ def _go(
     regroup: bool,
     watch: Callable[[Progress], None],
     stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
 ) -> None:
     """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
     data = data.to(check_device(e.device))
-    mixing, model = make_mixing(e, graph), make_model(e, data)
+    mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
     network = records.network(graph, data, mixing, ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # all that can be wrong with the input is refused here, before anything is written
     steps = trajectory(
-        model, data, mixing, make_algorithm(e),
+        model, data, mixing, algorithm,
         rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
         reference=e.reference, execution=e.execution, threads=e.threads,
         start=start, ranks=ranks, agree_every=e.checkpoint_every,
     )  # fmt: skip
-    t = -1 if start is None else start.state.t
+    last, t = start, -1 if start is None else start.state.t
     if network is not None:
         if start is None:
             folder.start(e, network)
         else:
             folder.check_network(network)
         folder.rewind(t, e)
-    with stop_requests() as asked:
-        try:
-            stopping = False
-            for progress in steps:
-                t = progress.state.t
-                if progress.metrics is not None and ranks.rank == 0:
-                    folder.append(progress.metrics)
-                watch(progress)
-                saving = t % e.checkpoint_every == 0 or t == e.rounds
-                if ranks.size == 1 or saving or progress.metrics is not None:  # several must stop after the same round
-                    stopping = any(ranks.texts("stop" if asked() or stop() else ""))
-                # only after the metrics: a checkpoint promises that all lines up to its round are there
-                if saving or stopping:
-                    checkpoint.save(folder.checkpoint, progress, ranks)
-                if stopping:
-                    break
-        except Diverged as error:
-            if ranks.rank == 0:
-                folder.finish("diverged", str(error))
-            raise
-        # also after the last round: a comparison must not go on with its next run
-        if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
-            raise Interrupted(f"stopped after round {t} of {e.rounds}")
-    if ranks.rank == 0:
-        folder.finish("finished", "")
+    with _logging(log, e, folder) as logger:
+        with stop_requests() as asked:
+            try:
+                stopping = False
+                for progress in steps:
+                    last, t = progress, progress.state.t
+                    if progress.metrics is not None and ranks.rank == 0:
+                        folder.append(progress.metrics)
+                        logger.log(progress.metrics)
+                    watch(progress)
+                    saving = t % e.checkpoint_every == 0 or t == e.rounds
+                    # several must stop after the same round
+                    if ranks.size == 1 or saving or progress.metrics is not None:
+                        stopping = any(ranks.texts("stop" if asked() or stop() else ""))
+                    # only after the metrics: a checkpoint promises that all lines up to its round are there
+                    if saving or stopping:
+                        checkpoint.save(folder.checkpoint, progress, ranks)
+                    if stopping:
+                        break
+            except Diverged as error:
+                if ranks.rank == 0:
+                    folder.finish("diverged", str(error))
+                raise
+            # also after the last round: a comparison must not go on with its next run
+            if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
+                raise Interrupted(f"stopped after round {t} of {e.rounds}")
+        assert last is not None
+        trained = consensus(model, algorithm, last.state, ranks)
+        sizes = [ranks.gather(samples.sizes).tolist() for samples in (data.train, data.test)]
+        if network is not None:
+            training = card.Training(
+                algorithm=algorithm.name,
+                rounds=e.rounds,
+                batch_size=e.batch_size,
+                seed=e.seed,
+                loss="cross entropy",
+                metric=accuracy(),
+                train_sizes=sizes[0],
+                test_sizes=sizes[1],
+                shape=data.shape,
+                scale=data.scale,
+                shift=data.shift,
+                mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
+                rho=network.rho,
+            )
+            card.save(folder.path, trained, training, records.read_metrics(folder.metrics)[-1], folder.card.name)
+            folder.finish("finished", "")
+
+
+@contextmanager
+def _logging(log: loggers.Make, e: Experiment, folder: Folder) -> Iterator[Logger]:
+    """A log that has all that the folder has; when the block ends it is told how the run did."""
+    logger = log(e, folder.path)
+    if log is loggers.no_log:
+        yield logger
+        return
+    try:
+        for metrics in records.read_metrics(folder.metrics):
+            logger.log(metrics)
+        yield logger
+    finally:
+        logger.close(folder.status)
 
 
 def check_alike(e: Experiment, world: World) -> None:

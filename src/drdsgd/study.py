@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drdsgd import experiment, workers
+from drdsgd import experiment, loggers, workers
 from drdsgd.errors import InputError
 from drdsgd.experiment import LIMIT, Experiment, default_threads, has
 from drdsgd.files import write_text
 from drdsgd.options import ALGORITHMS, OPTIONS, parse, spelling, unknown
 from drdsgd.records import Folder, Record, read
-from drdsgd.runs import check, check_unchanged
+from drdsgd.runs import check, check_unchanged, run
 
 __all__ = ["Cell", "Study", "compare", "extended", "load"]
 
@@ -97,13 +97,14 @@ def compare(
     resume: bool = False,
     threads: int | None = None,
     watch: Callable[[Cell, int], None] = lambda cell, t: None,
+    log: Sequence[str] = (),
 ) -> list[Record]:
     """All runs of a study; one that diverges is recorded as such, and the others go on.
 
     `threads` is how many all runs together may use, by default as many as there are cores. Where that is enough for
     several, so many runs go at once, each in a process of its own. `watch` sees a run and the round that it reached,
     in which a run that is over counts as at its last. With `resume`, runs that are there are continued or, if finished,
-    taken as they are.
+    taken as they are. All are copied to the logs of these names.
     """
     budget = default_threads() if threads is None else threads
     if not 1 <= budget < LIMIT:
@@ -119,7 +120,8 @@ def compare(
     cells = study.cells(out)
     unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
     jobs = [(cell.experiment, cell.path) for cell in unfinished]
-    with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t)) as team:
+    copy = loggers.of(log)
+    with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t), log) as team:
         for cell in cells:
             if cell.experiment.seed == study.seeds[0]:
                 check(cell.experiment)  # one of each kind before anything runs
@@ -127,6 +129,9 @@ def compare(
                 check_unchanged(folder, cell.experiment.model_dump())
         write_text(out / "study.toml", study.to_toml())
         team.run()
+    for cell in cells if log else ():
+        if cell not in unfinished:
+            run(cell.experiment, cell.path, resume=True, log=copy)
     return [read(cell.path) for cell in cells]
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Kind",
     "Measure",
     "Row",
+    "best",
     "caveats",
     "count_runs",
     "curve",
@@ -46,6 +47,7 @@ __all__ = [
     "legend",
     "over_rounds",
     "rich_table",
+    "same_problem",
     "signed",
     "table",
 ]  # fmt: skip
@@ -241,8 +243,11 @@ class Row:
     worst: Estimate
     worst10: Estimate
     stdev: Estimate
+    gap: Estimate  # how far the worst-off device is below the average
+    who: tuple[int, ...]  # the worst-off devices of the one finished run; of several runs none, they deal data anew
     worst_difference: Estimate | None
     average_difference: Estimate | None
+    stdev_difference: Estimate | None
 
     @property
     def unfinished(self) -> int:
@@ -273,9 +278,17 @@ def _row(label: str, kind: Kind, group: Sequence[Record], first: Sequence[Record
         worst=_end(ends, kind, "worst"),
         worst10=_end(ends, kind, "worst10"),
         stdev=_end(ends, kind, "stdev"),
+        gap=Estimate.over([final(run, kind, "average") - final(run, kind, "worst") for run in ends.values()]),
+        who=_worst_devices(next(iter(ends.values())), kind) if len(ends) == 1 else (),
         worst_difference=_difference(ends, finished(first), kind, "worst") if first is not None else None,
         average_difference=_difference(ends, finished(first), kind, "average") if first is not None else None,
+        stdev_difference=_difference(ends, finished(first), kind, "stdev") if first is not None else None,
     )
+
+
+def _worst_devices(record: Record, kind: Kind) -> tuple[int, ...]:
+    accuracy = getattr(record.final, kind)
+    return tuple(i for i, value in enumerate(accuracy.per_device) if value == accuracy.worst)
 
 
 def finished(group: Sequence[Record]) -> dict[int, Record]:
@@ -294,12 +307,13 @@ _PROBLEM = (
 )  # fmt: skip
 
 
-def _same_problem(a: Record, b: Record) -> bool:
+def same_problem(a: Record, b: Record) -> bool:
+    """Whether two runs of the same seed share graph, data and initial model."""
     return all(getattr(a.experiment, name) == getattr(b.experiment, name) for name in _PROBLEM)
 
 
 def _difference(ends: dict[int, Record], first: dict[int, Record], kind: Kind, measure: Measure) -> Estimate:
-    common = [seed for seed in ends if seed in first and _same_problem(ends[seed], first[seed])]
+    common = [seed for seed in ends if seed in first and same_problem(ends[seed], first[seed])]
     return Estimate.over([final(ends[seed], kind, measure) - final(first[seed], kind, measure) for seed in common])
 
 
@@ -383,14 +397,20 @@ def headline(rows: Sequence[Row]) -> str:
     first, *others = [row for row in rows if row.kind == "consensus"]
     if not others:
         return _alone(first)
-    paired = [row for row in others if row.worst_difference is not None and row.worst_difference.n]
-    if not paired:
-        names = " or ".join(row.label for row in others)
+    row = best(rows)
+    if row is None:
+        names = " or ".join(each.label for each in others)
         return (
             f"There is no pair to compare: no seed was finished on the same problem both with {first.label} "
             f"and with {names}."
         )
-    return _against(max(paired, key=_gain), first)
+    return _against(row, first)
+
+
+def best(rows: Sequence[Row]) -> Row | None:
+    """Of the consensus model's rows, the one with the most for the worst-off device over the first; None if no pair."""
+    paired = [row for row in rows if row.kind == "consensus" and row.worst_difference and row.worst_difference.n]
+    return max(paired, key=_gain, default=None)
 
 
 def _gain(row: Row) -> float:
@@ -401,8 +421,13 @@ def _gain(row: Row) -> float:
 def _alone(row: Row) -> str:
     if not row.seeds:
         return f"No run of {row.label} has finished, so there is no end result."
+    n = len(row.who)
+    names = " and ".join(map(str, row.who))
+    who = {0: "worst-off device ends", 1: f"worst-off device, device {names}, ends"}.get(
+        n, f"worst-off devices, {names}, end" if n <= 3 else f"{n} worst-off devices end"
+    )
     return (
-        f"With {row.label} the worst-off device ends at {row.worst} % accuracy, where the average over devices is "
+        f"With {row.label} the {who} at {row.worst} % accuracy, {row.gap} points below the average over devices, "
         f"{row.average} % ({_basis(row.worst)})."
     )
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Required, TypedDict, Unpack
+from pathlib import Path
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 import networkx as nx
 import torch
@@ -19,20 +20,39 @@ from torch import Tensor, nn
 
 from drdsgd.algorithms import Algorithm
 from drdsgd.batches import Batches
-from drdsgd.data import Devices
+from drdsgd.card import Training, save
+from drdsgd.data import Devices, Own, from_pairs
 from drdsgd.engines import Ranks
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, whole
 from drdsgd.flat import Flat, aligned
-from drdsgd.gradients import Loss, choose_execution, choose_memory_format, make_forward
-from drdsgd.metrics import Accuracy, Metrics, Scores, column_sums, distances, evaluate
+from drdsgd.gradients import (
+    Loss,
+    check_loss,
+    choose_execution,
+    choose_features,
+    choose_memory_format,
+    loss_name,
+    make_forward,
+)
+from drdsgd.metrics import (
+    Accuracy,
+    Metric,
+    Metrics,
+    Scores,
+    absolute_error,
+    accuracy,
+    column_sums,
+    distances,
+    evaluate,
+)
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.objectives import Hosted
 from drdsgd.parallel import Each, blocks, each_of, one_thread
 from drdsgd.round import Round, State, init, make_round
 from drdsgd.servers import Clients, ServerAlgorithm, make_server_round
 
-__all__ = ["Options", "Progress", "Reference", "Result", "train", "trajectory"]
+__all__ = ["Options", "Progress", "Reference", "Result", "consensus", "train", "trajectory"]
 
 Reference = Literal["samples", "uniform"]
 
@@ -57,72 +77,120 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: the consensus model, every device's model (rows of theta [K, d]) and all evaluations."""
+    """A finished run: the consensus model, every device's model (rows of theta [K, d]) and all evaluations.
+
+    `model` is an ordinary module of its own, in evaluation mode; the one that was given to `train` is as it was.
+    `training` is what its card says of where it comes from.
+    """
 
     model: nn.Module
     theta: Tensor
     metrics: list[Metrics]
+    training: Training
 
     @property
     def final(self) -> Metrics:
         """The last evaluation."""
         return self.metrics[-1]
 
+    def local_model(self, device: int) -> nn.Module:
+        """The model that a device has at the end, as an ordinary module of its own."""
+        if not 0 <= device < len(self.theta):
+            raise InputError(f"there is no device {device}: they are 0 to {len(self.theta) - 1}")
+        return Flat(self.model).to_module(self.theta[device])
+
+    def save(self, path: Path | str) -> Path:
+        """Write the consensus model and its card, `model.safetensors` and `README.md`, into a folder."""
+        return save(Path(path), self.model, self.training, self.final)
+
 
 class Options(TypedDict, total=False):
     """The keyword arguments of `trajectory` that `train` takes as well."""
 
-    rounds: Required[int]
-    batch_size: Required[int]
+    rounds: int
+    batch_size: int
     seed: int
     eval_every: int
     reference: Reference | float
-    loss: Loss
+    loss: Loss | None
+    metric: Metric | None
     execution: Literal["auto", "batched", "loop"]
     threads: int | None
 
 
+# what `trajectory` takes where nothing is said
+ROUNDS, BATCH_SIZE = 100, 32
+
+
 def train(
     model: nn.Module,
-    data: Devices,
+    devices: Devices | Sequence[Own],
     graph: nx.Graph | Mixing,
     algorithm: Algorithm | ServerAlgorithm,
     **options: Unpack[Options],
 ) -> Result:
-    """Train a model over a graph of devices; options as in `trajectory`.
+    """Train a model over a graph of devices: 100 rounds with 32 samples each, unless the options say otherwise.
+
+    `devices` has one entry per device, `(x, y)` or `((x, y), (x_test, y_test))` of tensors or arrays, or data sets, as
+    in `drdsgd.data.from_pairs`, or is what one of the functions in `drdsgd.data` gives. Options as in `trajectory`.
 
     >>> import drdsgd
-    >>> result = drdsgd.train(
-    ...     drdsgd.models.logistic((20,), 10),
-    ...     drdsgd.data.synthetic(K=6),
-    ...     drdsgd.graphs.ring(6),
-    ...     drdsgd.dr_dsgd(eta=0.3, mu=6.0),
-    ...     rounds=20, batch_size=10)
-    >>> result.final.round, result.theta.shape
-    (20, torch.Size([6, 210]))
+    >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
+    >>> devices = [(x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])]
+    >>> result = drdsgd.train(nn.Linear(4, 3), devices, nx.path_graph(3), drdsgd.dr_dsgd(eta=0.3, mu=6.0), rounds=20)
+    >>> result.final.round, result.theta.shape, result.model
+    (20, torch.Size([3, 15]), Linear(in_features=4, out_features=3, bias=True))
     """
+    data = devices if isinstance(devices, Devices) else from_pairs(devices)
+    mixing = _mixing(graph)
     metrics, state = [], None
-    for progress in trajectory(model, data, graph, algorithm, **options):
+    for progress in trajectory(model, data, mixing, algorithm, **options):
         state = progress.state
         if progress.metrics is not None:
             metrics.append(progress.metrics)
     assert state is not None
-    common = _common(algorithm, state, Alone(data.K), map)
-    return Result(Flat(model).to_module(common), state.theta.contiguous(), metrics)
+    training = Training(
+        algorithm=algorithm.name,
+        rounds=state.t,
+        batch_size=options.get("batch_size", BATCH_SIZE),
+        seed=options.get("seed", 0),
+        loss=loss_name(options.get("loss") or _default_loss(data)),
+        metric=options.get("metric") or _default_metric(data),
+        train_sizes=data.train.sizes.tolist(),
+        test_sizes=data.test.sizes.tolist(),
+        shape=data.shape,
+        scale=data.scale,
+        shift=data.shift,
+        mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
+    )
+    return Result(consensus(model, algorithm, state, Alone(data.K)), state.theta.contiguous(), metrics, training)
+
+
+def _mixing(graph: nx.Graph | Mixing) -> Mixing:
+    return graph if isinstance(graph, Mixing) else metropolis(graph)
+
+
+def _default_loss(data: Devices) -> Loss:
+    return nn.functional.cross_entropy if data.classes else nn.functional.mse_loss
+
+
+def _default_metric(data: Devices) -> Metric:
+    return accuracy() if data.classes else absolute_error()
 
 
 def trajectory(
     model: nn.Module,
-    data: Devices,
+    devices: Devices | Sequence[Own],
     graph: nx.Graph | Mixing,
     algorithm: Algorithm | ServerAlgorithm,
     *,
-    rounds: int,
-    batch_size: int,
+    rounds: int = ROUNDS,
+    batch_size: int = BATCH_SIZE,
     seed: int = 0,
     eval_every: int = 10,
     reference: Reference | float = "samples",
-    loss: Loss = nn.functional.cross_entropy,
+    loss: Loss | None = None,
+    metric: Metric | None = None,
     execution: Literal["auto", "batched", "loop"] = "auto",
     threads: int | None = None,
     start: Progress | None = None,
@@ -134,13 +202,16 @@ def trajectory(
     All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it only
     says how many devices there are. `reference` says whether devices count by their number of samples (p_i = n_i / n,
     eq. 1) or all the same (p_i = 1 / K); where a process can't know all, it is the samples of the average device,
-    and devices count by theirs. `threads` work on blocks of devices, by default as many as torch has. `start`
-    continues a run from where it was. `ranks` are the processes that share the devices, if they are several: `data`
-    and `start` then are those of this one's devices, and all must call this alike. What does not fit together is
+    and devices count by theirs. `loss(outputs [B, ...], y [B, ...])` is the mean over a batch: cross-entropy where
+    targets are classes, and the mean squared error where they are floats, unless it is given; `metric` is the accuracy
+    or the absolute error, likewise. `threads` work on blocks of devices, by default as many as torch has. `start`
+    continues a run from where it was. `ranks` are the processes that share the devices, if they are several: `devices`
+    and `start` then are those of this one's, and all must call this alike. What does not fit together is
     refused here, before the first step of the iterator. A run that leaves the floats raises `Diverged`; of several
     processes, all do, when they next evaluate, or in every `agree_every`-th round.
     """
-    mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
+    data = devices if isinstance(devices, Devices) else from_pairs(devices)
+    mixing = _mixing(graph)
     ranks = ranks or Alone(mixing.K)
     if len(ranks.rows) != data.K:
         raise InputError(f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices")
@@ -152,19 +223,25 @@ def trajectory(
         whole(name, value)
 
     flat = Flat(model)
-    data = data.to(flat.device)
+    data = data.to(flat.device, flat.dtype)
+    loss, metric = loss or _default_loss(data), metric or _default_metric(data)
     workers = (threads if threads is not None else torch.get_num_threads()) if flat.device.type == "cpu" else 1
     each = each_of(workers)
     engine = ranks.engine(mixing, flat.dtype, flat.device, each)
-    batches = Batches(data, batch_size, seed, engine.rows, flat.dtype)
-    x, _ = batches(0, slice(0, 2))
-    flat.check(x.flatten(0, 1), data.classes if loss is nn.functional.cross_entropy else None)
+    plain = data.train.x.dtype == torch.int64 and bool(data.scale == 1) and not data.shift.any()
+    taken = choose_features(flat, data.train.x[:2]) if plain else flat.dtype
+    batches = Batches(data, batch_size, seed, engine.rows, taken)
+    x, y = batches(0, slice(0, 2))
+    scored = loss is nn.functional.cross_entropy or metric == accuracy()
+    outputs = flat.check(x.flatten(0, 1), data.classes if scored else None)
+    check_loss(loss, outputs, y.flatten(0, 1))
+    metric.check(outputs, y.flatten(0, 1))
     if start is not None and start.state.theta.shape != (data.K, flat.d):
         raise InputError(
             f"the model has {flat.d} parameters on {data.K} devices, but the run to continue has "
             f"{list(start.state.theta.shape)}; the model's code changed, so start another run"
         )
-    mode = choose_execution(flat, x) if execution == "auto" else execution
+    mode = choose_execution(flat, loss, x, y) if execution == "auto" else execution
     if mode == "loop":
         flat = Flat(model, choose_memory_format(flat, x.flatten(0, 1)))
     forward = make_forward(flat, loss, mode)
@@ -184,7 +261,7 @@ def trajectory(
         round = make_round(algorithm, forward, batches, engine, parts, each)
         play = _gossiping(algorithm, Hosted(share, engine.rows, mixing.K), round)
 
-    test_features = data.test_features(flat.dtype)  # once: the same are needed at every evaluation
+    test_features = data.test_features(taken)  # once: the same are needed at every evaluation
     trouble: Diverged | None = None
 
     def refuse(found: Diverged | None, now: bool = True) -> None:
@@ -201,8 +278,8 @@ def trajectory(
         if not distance.isfinite().all():
             # times K: models whose mean is beyond the floats are, too
             refuse(_not_finite(algorithm, engine.rows, state.t, loss, theta=state.theta * mixing.K))
-        scores = evaluate(flat, state.theta, common, data, test_features, mode, each)
-        return progress._replace(metrics=_metrics(progress, scores, distance, loss, weight, ranks))
+        scores = evaluate(flat, state.theta, common, data, test_features, mode, each, metric)
+        return progress._replace(metrics=_metrics(progress, scores, distance, loss, weight, ranks, metric))
 
     @one_thread()
     def beginning() -> Progress:
@@ -281,6 +358,11 @@ def _served(algorithm: ServerAlgorithm, clients: Clients) -> _Play:
     return _Play(lambda theta: algorithm.init(theta, clients), round, lambda state, loss: round(_copy(state))[1].weight)
 
 
+def consensus(model: nn.Module, algorithm: Algorithm | ServerAlgorithm, state: State, ranks: Ranks) -> nn.Module:
+    """The model that stands for all at the end, as an ordinary module; of several processes, each must ask for it."""
+    return Flat(model).to_module(_common(algorithm, state, ranks, map)).eval()
+
+
 def _common(algorithm: Algorithm | ServerAlgorithm, state: State, ranks: Ranks, each: Each) -> Tensor:
     """The model [d] that stands for all: the server's, or the mean."""
     if isinstance(algorithm, ServerAlgorithm):
@@ -289,7 +371,13 @@ def _common(algorithm: Algorithm | ServerAlgorithm, state: State, ranks: Ranks, 
 
 
 def _metrics(
-    progress: Progress, scores: Scores, distance: Tensor, loss: Tensor, weight: Tensor, ranks: Ranks
+    progress: Progress,
+    scores: Scores,
+    distance: Tensor,
+    loss: Tensor,
+    weight: Tensor,
+    ranks: Ranks,
+    metric: Metric,
 ) -> Metrics:
     """What the processes measured of their own devices, put together; `distance` [K] is already."""
     common, local, losses, weights = (
@@ -297,14 +385,14 @@ def _metrics(
         .T.cpu()
         .unbind()
     )
-    own = [*scores.hits.tolist(), *scores.samples.tolist(), progress.bytes_sent, progress.exchange_seconds]
+    own = [*scores.per_class.tolist(), *scores.samples.tolist(), progress.bytes_sent, progress.exchange_seconds]
     *counts, sent, busy = ranks.total(torch.tensor(own, dtype=torch.float64, device=distance.device)).tolist()
-    hits, there = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+    sums, there = counts[: len(counts) // 2], counts[len(counts) // 2 :]
     metrics = Metrics(
         round=progress.state.t,
-        consensus=Accuracy.over(common.tolist()),
-        local=Accuracy.over(local.tolist()),
-        per_class=[100.0 * h / n if n else None for h, n in zip(hits, there, strict=True)],
+        consensus=Accuracy.over(common.tolist(), metric.higher_is_better),
+        local=Accuracy.over(local.tolist(), metric.higher_is_better),
+        per_class=[total / n if n else None for total, n in zip(sums, there, strict=True)],
         consensus_distance=float(distance.mean()),
         train_loss=float(losses.to(loss.dtype).mean()),
         weights=weights.tolist(),

@@ -4,8 +4,9 @@ A worker is `python -m drdsgd.workers`, and the process that starts workers is t
 joined by pairs of sockets, not by standard input and output, where a model may print; both sides speak lines of JSON:
 
     ["ready", null]                                                          from it: its modules are loaded
-    {"path": "out/dsgd/seed-0", "experiment": {"algorithm": "dsgd", ...}}    to it: begin this run, or continue it
+    {"path": "out/dsgd/seed-0", "experiment": {...}, "log": ["mlflow"]}      to it: begin this run, or continue it
     ["round", 17]                                                            from it: how far the run is
+    ["say", "--log mlflow: ..."]                                             a line for the user
     ["over", null]                                                           finished or diverged: its folder says which
     ["interrupted", null], ["input", "--p 0.1: ..."], ["system", [28, "No space left on device", "/x"]],
     ["memory", "..."]                                                        what else may end it
@@ -32,6 +33,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from drdsgd import loggers
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
 from drdsgd.experiment import Experiment
 from drdsgd.records import Folder
@@ -48,7 +50,11 @@ END_WITHIN = 20.0
 
 
 def carry_out(
-    e: Experiment, path: Path, watch: Callable[[int], None], stop: Callable[[], bool] = lambda: False
+    e: Experiment,
+    path: Path,
+    watch: Callable[[int], None],
+    stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
 ) -> None:
     """Begin a run, or continue it. `watch` sees the round reached; a run that diverges counts as at its last.
 
@@ -60,7 +66,8 @@ def carry_out(
     [0, 1, 2, 3]
     """
     try:
-        run(e, path, resume=Folder(path).config.exists(), watch=lambda progress: watch(progress.state.t), stop=stop)
+        again = Folder(path).config.exists()
+        run(e, path, resume=again, watch=lambda progress: watch(progress.state.t), stop=stop, log=log)
     except Diverged:  # its summary says so
         watch(e.rounds)
 
@@ -79,9 +86,10 @@ class Worker:
             self.process = _start(theirs.fileno(), threads)
         self._unread = b""
 
-    def give(self, e: Experiment, path: Path) -> None:
+    def give(self, e: Experiment, path: Path, log: Sequence[str] = ()) -> None:
         """Let it begin or continue a run."""
-        line = json.dumps({"path": str(path), "experiment": e.model_dump(exclude_none=True)}) + "\n"
+        about = {"path": str(path), "experiment": e.model_dump(exclude_none=True), "log": list(log)}
+        line = json.dumps(about) + "\n"
         with suppress(ConnectionError):  # it has died; we hear of that when we listen
             self.channel.sendall(line.encode())
 
@@ -117,8 +125,14 @@ class Team:
 
     _selector: selectors.BaseSelector
 
-    def __init__(self, jobs: Sequence[Job], watch: Callable[[int, int], None], workers: Sequence[Worker]) -> None:
-        self._jobs, self._watch, self._workers = jobs, watch, workers
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        watch: Callable[[int, int], None],
+        workers: Sequence[Worker],
+        log: Sequence[str] = (),
+    ) -> None:
+        self._jobs, self._watch, self._workers, self._log = jobs, watch, workers, log
         self._waiting, self._done = iter(range(len(jobs))), 0
         self._failure: BaseException | None = None
 
@@ -165,7 +179,7 @@ class Team:
             listen(t)
 
         try:
-            carry_out(*self._jobs[job], watch, stopping)
+            carry_out(*self._jobs[job], watch, stopping, loggers.of(self._log))
             self._done += 1
         except (Exception, Interrupted) as error:
             self._failure = self._failure or error
@@ -182,6 +196,8 @@ class Team:
                 assert worker.job is not None
                 if kind == "round":
                     self._watch(worker.job, value)
+                elif kind == "say":
+                    loggers.complain(value)
                 elif kind == "over":
                     self._watch(worker.job, self._jobs[worker.job][0].rounds)
                     self._done += 1
@@ -202,20 +218,23 @@ class Team:
         if worker.job is None:
             worker.stop()
         else:
-            worker.give(*self._jobs[worker.job])
+            worker.give(*self._jobs[worker.job], self._log)
 
 
 @contextmanager
-def team(jobs: Sequence[Job], at_once: int, watch: Callable[[int, int], None]) -> Iterator[Team]:
+def team(
+    jobs: Sequence[Job], at_once: int, watch: Callable[[int, int], None], log: Sequence[str] = ()
+) -> Iterator[Team]:
     """This process and as many workers as it takes for so many runs at once; after the block the workers are gone.
 
     They start now, to be ready when `Team.run` is called. `watch` sees the index of a run and the round it reached.
+    Runs are copied to the logs of these names.
     """
     workers: list[Worker] = []
     try:
         for _ in range(at_once - 1):
             workers.append(Worker(threads=jobs[0][0].threads))
-        yield Team(jobs, watch, workers)
+        yield Team(jobs, watch, workers, log)
     except BaseException:
         for worker in workers:
             worker.process.kill()  # those that `run` asked to stop are gone by now
@@ -290,13 +309,16 @@ def serve(channel: socket.socket) -> None:
     say("ready")
     while (job := jobs.get()) is not None and not stop.is_set():
         watch = _seldom(partial(say, "round"))
-        say(*_outcome(Experiment(**job["experiment"]), Path(job["path"]), watch, stop.is_set))
+        log = loggers.of(job["log"], partial(say, "say"))
+        say(*_outcome(Experiment(**job["experiment"]), Path(job["path"]), watch, stop.is_set, log))
 
 
-def _outcome(e: Experiment, path: Path, watch: Callable[[int], None], stop: Callable[[], bool]) -> tuple[str, Any]:
+def _outcome(
+    e: Experiment, path: Path, watch: Callable[[int], None], stop: Callable[[], bool], log: loggers.Make
+) -> tuple[str, Any]:
     """Carry out a run, and how it ended; a bug is not caught, so that one sees where it is."""
     try:
-        carry_out(e, path, watch, stop)
+        carry_out(e, path, watch, stop, log)
         return "over", None
     except InputError as error:
         return "input", str(error)

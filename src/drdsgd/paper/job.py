@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from drdsgd import datasets, records, workers
+from drdsgd import checkpoint, datasets, records, workers
 from drdsgd.errors import InputError, InUse
 from drdsgd.experiment import Experiment
 from drdsgd.files import write_text
@@ -106,6 +106,9 @@ def _run(
 ) -> None:
     """Run these of all experiments that there are."""
     behind = {e: seconds for e, seconds in costs.items() if e in store.runs}
+    for e in todo:  # what a checkpoint has takes no more time
+        if saved := checkpoint.parts(records.Folder(work / name_of(e)).checkpoint):
+            behind[e] = costs[e] * (saved[0].t / e.rounds)
     total, over = sum(costs.values()), set[Experiment]()
 
     def see(job: int, t: int) -> None:

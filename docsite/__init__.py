@@ -1,0 +1,1 @@
+"""What makes the pages of `docs/` into a site, and its picture."""

@@ -1,0 +1,58 @@
+"""One self-contained HTML page of runs: it opens offline and loads nothing.
+
+`summary` has the numbers; `content` makes of them what the page's script draws, `fragments` what can be read without a
+script; `page.css` and `page.js` go into the page as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from drdsgd.files import write_text
+from drdsgd.report.content import content
+from drdsgd.report.fragments import COLOURS, DASHES, SCALE, body
+from drdsgd.summary import Groups, find_runs, groups
+
+__all__ = ["COLOURS", "page", "write"]
+
+
+def write(paths: Sequence[Path], out: Path, title: str = "drdsgd report") -> Path:
+    """Write one HTML file about all runs at or below the paths; it needs no network and no other file."""
+    text = page(groups(find_runs(paths)), title)
+    write_text(out, text)
+    return out
+
+
+def page(groups: Groups, title: str = "drdsgd report") -> str:
+    """The whole page."""
+    drawn = content(groups)
+    here = files("drdsgd.report")
+    style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    looks = {"colours": COLOURS, "dashes": DASHES, "scale": SCALE}
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{_POLICY}\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"{body(groups, title, drawn)}\n"
+        f'<script type="application/json" id="data">{_script_json(drawn | looks)}</script>\n'
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _script_json(value: object) -> str:
+    """JSON that no HTML parser finds an end of the script in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# whatever a hostile name or a bug might try: this page loads nothing
+_POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'\">"
+)

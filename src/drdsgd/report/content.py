@@ -1,0 +1,319 @@
+"""What the page's script draws: groups of runs as plain values, thinned and rounded to a budget.
+
+Numbers over seeds are those of `summary`. Devices' own histories are the bulk of a page, so they have a budget: the
+first seed of every group comes first, then the second ones, and rounds are thinned; `left_out` says in words what that
+cost. Everything is lists, numbers and text, ready for JSON; what is not known is None.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from drdsgd.records import Record
+from drdsgd.summary import (
+    KINDS,
+    MEASURES,
+    Curve,
+    Estimate,
+    Groups,
+    Kind,
+    best,
+    count_runs,
+    curve,
+    final,
+    finished,
+    over_rounds,
+    same_problem,
+    table,
+)
+
+__all__ = ["content", "degrees", "status"]
+
+# what keeps a page of fifty runs or a thousand devices far below 10 MB
+POINTS = 4000  # of all curves of one plot
+HISTORY = 200_000  # values of a device at an evaluation, over all runs that are drawn as a graph; 20 bytes each
+FRAMES = 100  # evaluations of a run that the slider stops at
+FEWEST = 20  # below so many of them, fewer runs are drawn instead
+DEVICES = 1500  # of one run
+LINKS = 2500  # drawn in one graph
+DOTS = 400  # devices drawn one by one in a group's distribution
+LABELS = 6  # that a device's text names
+VISIBLE = 6  # groups that are shown at first, if there are many
+
+
+def content(groups: Groups) -> dict[str, Any]:
+    """All that the page draws."""
+    shown = _shown_runs(groups)
+    frames = max(2, HISTORY // max(1, sum(min(DEVICES, _size(record)) for _, record in shown)))
+    return {
+        "measures": dict(MEASURES),
+        "groups": [_group(label, group, _points(groups)) for label, group in groups.items()],
+        "runs": [_run(i, record, min(FRAMES, frames)) for i, record in shown],
+        "pairs": _pairs([record for _, record in shown]),
+        "visible": _visible(groups),
+        "start": _start(groups, shown),
+        "left_out": _left_out(groups, [record for _, record in shown], min(FRAMES, frames)),
+    }
+
+
+def status(record: Record) -> str:
+    """How a run ended, in a few words."""
+    at = f"after round {record.final.round} of {record.experiment.rounds}"
+    if record.status == "diverged":
+        return f"diverged; last evaluated {at}"
+    return record.status if record.status == "finished" else f"{record.status}, {at}"
+
+
+def degrees(record: Record) -> list[int]:
+    """How many neighbours each device has."""
+    ends = Counter(i for edge in record.network.edges for i in edge)
+    return [ends[i] for i in range(_size(record))]
+
+
+def _size(record: Record) -> int:
+    return len(record.network.positions)
+
+
+# ---------------------------------------------------------------------- groups
+
+
+def _group(label: str, group: Sequence[Record], points: int) -> dict[str, Any]:
+    """A group's curves with their errors, and its ends."""
+    curves = {kind: {measure: curve(group, kind, measure) for measure in MEASURES} for kind in KINDS}
+    rounds = curves["consensus"]["average"].rounds
+    keep = _thinned(len(rounds), points)
+    floats = over_rounds([{m.round: float(m.floats_sent) for m in record.metrics} for record in group])
+    apart = over_rounds([{m.round: m.consensus_distance for m in record.metrics} for record in group])
+    ends = list(finished(group).values())
+    return {
+        "label": label,
+        "runs": len(group),
+        "rounds": [rounds[i] for i in keep],
+        "floats": [round(floats.values[i].mean) for i in keep],
+        "n": [floats.values[i].n for i in keep],
+        **{kind: {measure: _thin(curves[kind][measure], keep) for measure in MEASURES} for kind in KINDS},
+        "apart": _thin(apart, keep),
+        "rho": _estimate(Estimate.over([record.network.rho for record in group])),
+        "stops": [_stop(record) for record in group if record.status != "finished"],
+        "spread": {kind: _spread(ends, kind) for kind in KINDS},
+        "classes": _classes(ends),
+    }
+
+
+def _points(groups: Groups) -> int:
+    return max(40, POINTS // max(len(groups), 1))
+
+
+def _thinned(n: int, most: int) -> list[int]:
+    """At most so many of n places, evenly spread, with the first and the last.
+
+    >>> _thinned(9, 3), _thinned(2, 3)
+    ([0, 4, 8], [0, 1])
+    """
+    return list(range(n)) if n <= most else sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
+
+
+def _thin(curve: Curve, keep: Sequence[int]) -> dict[str, list[float | None]]:
+    values = [_estimate(curve.values[i]) for i in keep]
+    return {"mean": [mean for mean, _ in values], "error": [error for _, error in values]}
+
+
+def _estimate(value: Estimate) -> list[float | None]:
+    return [_number(value.mean), _number(value.error)]
+
+
+def _number(value: float) -> float | None:
+    """Five digits: enough for a plot and for its table."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _stop(record: Record) -> dict[str, Any]:
+    """Where a run's curve ends too early."""
+    return {
+        "seed": record.experiment.seed,
+        "status": record.status,
+        "text": status(record),
+        "rounds": record.final.round,
+        "floats": record.final.floats_sent,
+        **{kind: {measure: round(final(record, kind, measure), 3) for measure in MEASURES} for kind in KINDS},
+    }
+
+
+def _spread(ends: Sequence[Record], kind: Kind) -> dict[str, Any] | None:
+    """The devices' accuracies at the end, over all seeds: each percentile and, of not too many, each device."""
+    values = [
+        (value, i, record.experiment.seed)
+        for record in ends
+        for i, value in enumerate(getattr(record.final, kind).per_device)
+    ]
+    if not values:
+        return None
+    quantiles = np.quantile([value for value, _, _ in values], np.linspace(0, 1, 101))
+    return {
+        "quantiles": [round(float(q), 2) for q in quantiles],
+        "n": len(values),
+        "dots": [[round(value, 2), i, seed] for value, i, seed in values] if len(values) <= DOTS else None,
+    }
+
+
+def _classes(ends: Sequence[Record]) -> list[list[float | None]] | None:
+    """The consensus model's accuracy per class at the end, with its error."""
+    if not ends:
+        return None
+    columns = itertools.zip_longest(*(record.final.per_class for record in ends))
+    return [_estimate(Estimate.over([v for v in column if v is not None])) for column in columns]
+
+
+# ------------------------------------------------------------------------ runs
+
+
+def _shown_runs(groups: Groups) -> list[tuple[int, Record]]:
+    """The runs whose devices are in the page, each with the number of its group, as far as the budget goes."""
+    chosen: list[tuple[int, Record]] = []
+    room = HISTORY
+    for i, record in _first_seeds_first(groups):
+        room -= min(DEVICES, _size(record)) * min(FEWEST, len(record.metrics))
+        if room < 0 and chosen:
+            break
+        chosen.append((i, record))
+    return sorted(chosen, key=lambda each: (each[0], each[1].experiment.seed))
+
+
+def _first_seeds_first(groups: Groups) -> Iterator[tuple[int, Record]]:
+    for row in itertools.zip_longest(*groups.values()):
+        yield from ((i, record) for i, record in enumerate(row) if record is not None)
+
+
+def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
+    """A run's graph, its devices' data, and their history."""
+    devices = _kept_devices(record)
+    place = {device: k for k, device in enumerate(devices)}
+    links = [(place[i], place[j]) for i, j in record.network.edges if i in place and j in place]
+    lines = [record.metrics[k] for k in _thinned(len(record.metrics), frames)]
+    degree, counts = degrees(record), record.network.label_counts
+
+    def history(values: Sequence[Sequence[float]], digits: int) -> list[list[float]]:
+        return [[float(f"{row[i]:.{digits}g}") for i in devices] for row in values]
+
+    return {
+        "group": group,
+        "seed": record.experiment.seed,
+        "status": status(record),
+        "last": record.experiment.rounds,
+        "devices": devices,
+        "size": _size(record),
+        "x": [round(record.network.positions[i][0], 3) for i in devices],
+        "y": [round(record.network.positions[i][1], 3) for i in devices],
+        "links": [end for link in _every(links, LINKS) for end in link],
+        "all_links": len(record.network.edges),
+        "rho": record.network.rho,
+        "samples": [sum(counts[i]) for i in devices],
+        "mean_samples": round(sum(map(sum, counts)) / max(1, len(counts)), 1),
+        "degree": [degree[i] for i in devices],
+        "mean_degree": round(sum(degree) / max(1, len(degree)), 2),
+        "labels": [_held(counts[i]) for i in devices],
+        "held": [sum(n > 0 for n in counts[i]) for i in devices],
+        "rounds": [m.round for m in lines],
+        "floats": [m.floats_sent for m in lines],
+        "average": {kind: [round(getattr(m, kind).average, 2) for m in lines] for kind in KINDS},
+        "consensus": history([m.consensus.per_device for m in lines], 4),
+        "local": history([m.local.per_device for m in lines], 4),
+        "share": history([_shares(m.weights) for m in lines], 3),
+        # records of older versions do not have them
+        "loss": history([m.losses or [] for m in lines], 3) if all(m.losses for m in lines) else None,
+        "mean_loss": [float(f"{m.train_loss:.4g}") for m in lines],
+        "per_class": [[None if v is None else round(v, 1) for v in m.per_class] for m in lines],
+    }
+
+
+def _kept_devices(record: Record) -> list[int]:
+    """All devices; of very many the worst-off third of what there is room for, and an even sample of the others."""
+    K = _size(record)
+    if K <= DEVICES:
+        return list(range(K))
+    accuracy = record.final.consensus.per_device
+    worst = sorted(range(K), key=lambda i: accuracy[i])[: DEVICES // 3]
+    others = sorted({*range(K)} - {*worst})
+    return sorted([*worst, *(others[i] for i in _thinned(len(others), DEVICES - len(worst)))])
+
+
+def _every(links: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
+    return links[:: math.ceil(len(links) / most) or 1]
+
+
+def _held(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The labels that a device holds most of, each with its number of samples."""
+    held = sorted(((label, n) for label, n in enumerate(counts) if n), key=lambda each: (-each[1], each[0]))
+    return held[:LABELS]
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+    """How much each device counts, K lambda_i = w_i / mean w: 1 is as much as the average device.
+
+    >>> _shares([1.0, 3.0])
+    [0.5, 1.5]
+    """
+    # the largest first, as it may be near the end of what a float can hold
+    top = max(weights, default=0.0)
+    if top <= 0:
+        return [1.0] * len(weights)
+    parts = [w / top for w in weights]
+    mean = math.fsum(parts) / len(parts)
+    return [part / mean for part in parts]
+
+
+def _pairs(records: Sequence[Record]) -> list[int]:
+    """For each run the number of the first on the same problem and seed: there, device i is the same device."""
+    return [
+        next(
+            k
+            for k, other in enumerate(records)
+            if other.experiment.seed == record.experiment.seed and same_problem(other, record)
+        )
+        for record in records
+    ]
+
+
+# ----------------------------------------------------------------------- start
+
+
+def _visible(groups: Groups) -> list[int]:
+    """The groups that are shown at first: of many the first one, and those that serve the worst-off device best."""
+    if len(groups) <= VISIBLE + 2:
+        return list(range(len(groups)))
+    rows = [row for row in table(groups) if row.kind == "consensus"]
+    order = sorted(range(1, len(rows)), key=lambda i: -rows[i].worst.mean if rows[i].seeds else math.inf)
+    return sorted([0, *order[: VISIBLE - 1]])
+
+
+def _start(groups: Groups, shown: Sequence[tuple[int, Record]]) -> int:
+    """The run whose graph is shown at first: of the group that the headline speaks of, else one that has finished."""
+    row = best(table(groups))
+    spoken_of = None if row is None else list(groups).index(row.label)
+    order = sorted(range(len(shown)), key=lambda k: (shown[k][0] != spoken_of, shown[k][1].status != "finished"))
+    return order[0]
+
+
+def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]:
+    """What the page does not hold, in words."""
+    notes = []
+    runs = sum(map(len, groups.values()))
+    if len(shown) < runs:
+        notes.append(f"Devices one by one, and graphs, are those of {len(shown)} of {count_runs(runs)}.")
+    most = max(len(record.metrics) for record in shown)
+    if most > frames:
+        notes.append(f"Of up to {most} evaluations of a run, devices are shown at {frames}, evenly spread.")
+    points = max(len(record.metrics) for group in groups.values() for record in group)
+    if points > _points(groups):
+        notes.append(f"Curves are drawn through {_points(groups)} of up to {points} evaluations, evenly spread.")
+    if (K := max(map(_size, shown))) > DEVICES:
+        notes.append(f"Of {K} devices, {DEVICES} are drawn: the {DEVICES // 3} worst-off, and a sample of the others.")
+    if (links := max(len(record.network.edges) for record in shown)) > LINKS:
+        notes.append(f"Of up to {links} links in a graph, about {LINKS} are drawn.")
+    return notes

@@ -1,0 +1,416 @@
+"""What of the page can be read without its script: headline, tables, explanations, and the places of the plots."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from drdsgd.records import Record
+from drdsgd.report.content import status
+from drdsgd.summary import (
+    KINDS,
+    MEASURES,
+    Estimate,
+    Groups,
+    Kind,
+    Row,
+    best,
+    caveats,
+    count_runs,
+    finished,
+    headline,
+    legend,
+    signed,
+    table,
+)
+
+__all__ = ["COLOURS", "DASHES", "SCALE", "body"]
+
+# Okabe and Ito's colours: told apart by all eyes; without black and yellow, which vanish on a dark or a light page,
+# and with a lighter blue
+COLOURS = ("#1a7fc0", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+DASHES = ("", "7 4", "2 3", "8 3 2 3", "12 4")
+# cividis looks the same with and without a colour vision deficiency
+SCALE = (
+    "#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
+)  # fmt: skip
+
+
+def body(groups: Groups, title: str, drawn: dict[str, Any]) -> str:
+    """All of the page but its data and its script: six questions in their order."""
+    rows = table(groups)
+    return "\n".join(
+        [
+            f'<header><h1>{escape(title)}</h1><p class="soft">{escape(_scope(groups))}</p></header>',
+            "<main>",
+            _answer(rows, len(groups)),
+            _controls(groups, drawn),
+            _path(groups, drawn),
+            _devices(),
+            _fairness(),
+            _agreement(groups, rows),
+            _runs(groups, drawn),
+            "</main>",
+            '<div id="following" role="status" hidden></div><div id="tip" role="tooltip" hidden></div>',
+        ]
+    )
+
+
+def _scope(groups: Groups) -> str:
+    """What the page is about, in a line."""
+    runs = [record for group in groups.values() for record in group]
+    e = runs[0].experiment
+    sizes = sorted({len(record.network.positions) for record in runs})
+    devices = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    datasets = sorted({record.experiment.dataset for record in runs})
+    on = f" on {datasets[0]}" if len(datasets) == 1 else ""
+    rounds = f", {e.rounds} rounds" if len({record.experiment.rounds for record in runs}) == 1 else ""
+    return f"{count_runs(len(runs))}{on}, {devices} devices{rounds}"
+
+
+def _section(name: str, number: int, question: str, *parts: str) -> str:
+    inside = "\n".join(part for part in parts if part)
+    return (
+        f'<section id="{name}" aria-labelledby="{name}-title">'
+        f'<h2 id="{name}-title"><span class="number">{number}</span>{question}</h2>\n{inside}\n</section>'
+    )
+
+
+def _figure(name: str, title: str, what: str, classes: str = "") -> str:
+    """The place of a plot: the script draws it, says in words what it shows, and gives its numbers."""
+    return (
+        f'<figure id="{name}" class="{classes}"><h3>{title}</h3><p class="what">{what}</p>'
+        '<div class="plot"></div><figcaption></figcaption>'
+        '<div class="tools"><details class="numbers"><summary>Table</summary><div class="scroll"></div></details>'
+        f'<button type="button" class="csv" aria-label="Download the data of {title} as CSV">CSV</button></div>'
+        "</figure>"
+    )
+
+
+# ---------------------------------------------------------------------- answer
+
+
+def _answer(rows: Sequence[Row], groups: int) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(rows))
+    question = "Is the worst-off device served better, and at what price?"
+    if groups == 1:
+        question = "How is the worst-off device served?"
+    return _section(
+        "answer",
+        1,
+        question,
+        f'<p class="headline">{_emphasised(headline(rows))}</p>',
+        f'<ul class="notes">{notes}</ul>' if notes else "",
+        _tiles(rows),
+        _TERMS,
+        _table(rows),
+    )
+
+
+_TERMS = """<p class="explained">Devices on a graph train one model together; each talks to its neighbours only, keeps
+its data to itself, and is scored on test samples like its own. The <dfn>worst-off device</dfn> is the one whose
+samples are classified right least often; the <dfn>worst 10 %</dfn> is the mean over the worst-off tenth of devices,
+and <dfn>STDEV</dfn> the standard deviation over devices: the smaller, the more alike they are served. Two models
+are scored: the <dfn>consensus model</dfn>, the mean of all devices' models, which is the one to use in the end,
+and each device's own <dfn>local model</dfn>.</p>"""
+
+
+def _emphasised(text: str) -> str:
+    """A sentence in which the measured numbers stand out."""
+    number = r"([+−]?\d+\.\d+(?: ± \d+\.\d+)? (?:%|points))"
+    said, _, basis = text.removesuffix(").").partition(" (consensus model, ")
+    parts = re.split(number, said)  # every second one is such a number
+    whole = "".join(
+        f"<strong>{escape(part).replace(' ', '&nbsp;')}</strong>" if i % 2 else escape(part)
+        for i, part in enumerate(parts)
+    )
+    return f"{whole}. <small>(consensus model, {escape(basis)})</small>" if basis else whole
+
+
+def _tiles(rows: Sequence[Row]) -> str:
+    """The numbers behind the headline, large."""
+    first, row = rows[0], best(rows)
+    if row is None:
+        if not first.seeds or sum(each.kind == "consensus" for each in rows) > 1:
+            return ""
+        single = (("Worst-off device", first.worst, " %"), ("Average", first.average, " %"))
+        tiles = [_tile(name, f"{_wide(value)}{unit}", "") for name, value, unit in single]
+        tiles.append(_tile("STDEV", _wide(first.stdev), "percentage points"))
+    else:
+        measures = (
+            ("Worst-off device", first.worst, row.worst, row.worst_difference, "points"),
+            ("Average", first.average, row.average, row.average_difference, "points"),
+            ("STDEV", first.stdev, row.stdev, row.stdev_difference, "points; less is more even"),
+        )
+        tiles = [
+            _tile(
+                name,
+                f"{signed(difference).replace(' ± ', ' <small>± ')}{'</small>' * ('±' in signed(difference))}",
+                f"{unit}<br>{escape(first.label)} {_wide(before)}, {escape(row.label)} {_wide(after)}",
+            )
+            for name, before, after, difference, unit in measures
+        ]
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _tile(name: str, value: str, note: str) -> str:
+    return f'<div><span>{name}</span><b>{value}</b><span class="soft">{note}</span></div>'
+
+
+def _wide(value: Estimate) -> str:
+    return str(value).replace(" ", "&nbsp;")
+
+
+def _table(rows: Sequence[Row]) -> str:
+    compared = any(row.worst_difference is not None for row in rows)
+    names = ["seeds", "average", "worst", "worst 10 %", "STDEV"]
+    names += ["Δ worst", "Δ average"] if compared else []
+    head = "<td></td>" + "".join(f'<th scope="col">{name}</th>' for name in names)
+    place = {label: i for i, label in enumerate(dict.fromkeys(row.label for row in rows))}
+    parts = []
+    for kind in KINDS:
+        name = "consensus model" if kind == "consensus" else "local models"
+        lines = "".join(_row(row, place[row.label], compared) for row in rows if row.kind == kind)
+        parts.append(f'<tbody><tr class="kind"><th colspan="{len(names) + 1}" scope="rowgroup">{name}</th></tr>{lines}')
+    notes = ["Accuracy in % at the end", *legend(rows)]
+    return (
+        f'<div class="scroll tall" tabindex="0" role="region" aria-label="Results at the end">'
+        f"<table><caption>{escape('; '.join(notes))}.</caption>"
+        f"<thead><tr>{head}</tr></thead>{'</tbody>'.join(parts)}</tbody></table></div>"
+    )
+
+
+def _row(row: Row, i: int, compared: bool) -> str:
+    seeds = str(row.seeds) + (f" of {row.runs}" if row.seeds < row.runs else "")
+    bad = f'<br><span class="bad">{row.diverged} diverged</span>' if row.diverged else ""
+    bad += f'<br><span class="bad">{row.unfinished} unfinished</span>' if row.unfinished else ""
+    cells = [seeds + bad, *map(str, (row.average, row.worst, row.worst10, row.stdev))]
+    if compared:
+        cells += [signed(row.worst_difference), signed(row.average_difference)]
+    return f'<tr><th scope="row">{_key(i)}{escape(row.label)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
+
+
+def _key(i: int) -> str:
+    """A short piece of a group's line."""
+    return (
+        f'<svg class="key" width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4" '
+        f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="3" '
+        f'stroke-dasharray="{DASHES[i // len(COLOURS) % len(DASHES)]}"/></svg>'
+    )
+
+
+# -------------------------------------------------------------------- controls
+
+
+def _controls(groups: Groups, drawn: dict[str, Any]) -> str:
+    """Which model, which axis, which groups: for all plots at once."""
+    chips = "".join(
+        f'<label title="{escape(label)}"><input type="checkbox" name="group" value="{i}"'
+        f"{' checked' * (i in drawn['visible'])}> {_key(i)}<span>{escape(label)}</span></label>"
+        for i, label in enumerate(groups)
+    )
+    some = len(drawn["visible"]) < len(groups)
+    hint = f'<span class="soft">{len(drawn["visible"])} of {len(groups)} shown at first</span>' if some else ""
+    return (
+        '<form id="controls" autocomplete="off" aria-label="What the plots show">'
+        f"{_choice('kind', 'Model', {'consensus': 'consensus', 'local': 'local'})}"
+        f"{_choice('x', 'Against', {'rounds': 'rounds', 'floats': 'floats sent'})}"
+        + (f'<fieldset class="chips"><legend>Methods</legend>{chips}{hint}</fieldset>' if len(groups) > 1 else "")
+        + "</form><noscript><p>The plots need JavaScript; the texts and tables do not.</p></noscript>"
+    )
+
+
+def _choice(name: str, legend: str, values: dict[str, str]) -> str:
+    inputs = "".join(
+        f'<label><input type="radio" name="{name}" value="{value}"{" checked" * (i == 0)}> {text}</label>'
+        for i, (value, text) in enumerate(values.items())
+    )
+    return f"<fieldset><legend>{legend}</legend>{inputs}</fieldset>"
+
+
+# ----------------------------------------------------------------- how and who
+
+
+def _path(groups: Groups, drawn: dict[str, Any]) -> str:
+    what = {
+        "average": "Mean over devices of their accuracy, in %.",
+        "worst": "Accuracy of whichever device is worst off at the time, in %.",
+        "worst10": "Mean accuracy of the worst-off tenth of devices, in %.",
+        "stdev": "How unequal devices' accuracies are, in percentage points. Lower is fairer.",
+    }
+    notes = [
+        "In a <dfn>round</dfn> every device takes a step on its own data and averages its model with its neighbours'. "
+        "<dfn>Floats sent</dfn> counts all numbers that went over all links so far: what the network has to carry."
+    ]
+    if any(len(group) > 1 for group in groups.values()):
+        notes.append("Lines are means over seeds, bands one standard error.")
+    if any(record.status != "finished" for group in groups.values() for record in group):
+        notes.append("× marks where a run diverged, ○ where one stopped; from there on the mean is over the others.")
+    figures = "".join(_figure(f"curve-{measure}", name, what[measure]) for measure, name in MEASURES.items())
+    left_out = "".join(f"<li>{escape(note)}</li>" for note in drawn["left_out"])
+    return _section(
+        "path",
+        2,
+        "How did it get there?",
+        f'<p class="explained">{" ".join(notes)}</p>',
+        f'<div class="grid">{figures}</div>',
+        f'<ul class="notes">{left_out}</ul>' if left_out else "",
+    )
+
+
+def _devices() -> str:
+    return _section(
+        "devices",
+        3,
+        "Who is the worst-off device, and why?",
+        '<p class="explained">The graph of one run: lines are links, and each circle is a device, coloured by its '
+        "accuracy and the larger, the more it counts in training. A device's <dfn>weight</dfn> is how much its data "
+        "count: plain methods count all devices alike, robust ones count those with a high loss more. Point at a "
+        "device for its data, or move through them with the arrow keys; click or press Enter to follow one in all "
+        "plots, Escape to stop.</p>",
+        '<div class="moment" role="group" aria-label="Run and round"><label>Run <select id="run"></select></label>'
+        '<button type="button" id="play" aria-pressed="false">▶ Play</button>'
+        '<label class="slider">Round <input type="range" id="round" min="0" step="1"> '
+        '<output id="at" for="round"></output></label></div>',
+        '<div class="network"><figure id="graph"><h3 class="hidden">The graph</h3><div class="plot"></div>'
+        '<div class="scales"></div><figcaption></figcaption>'
+        '<div class="tools"><details class="numbers"><summary>Table</summary><div class="scroll"></div></details>'
+        '<button type="button" class="csv" aria-label="Download the data of the graph as CSV">CSV</button></div>'
+        '</figure><aside id="card" class="card" aria-live="polite"></aside></div>',
+    )
+
+
+def _fairness() -> str:
+    return _section(
+        "fairness",
+        4,
+        "How fair is it?",
+        _figure(
+            "spread",
+            "All devices at the end",
+            "Every device of every finished run; the box holds the middle half of them, its line is the median. "
+            "The further left a row reaches, the worse off are its last devices.",
+        ),
+        _figure(
+            "classes",
+            "Accuracy per class",
+            "How often the consensus model is right on each label, in %, over all devices' test samples together. "
+            "A device that holds mostly the labels with low bars is badly served.",
+        ),
+        '<div class="grid">'
+        + _figure(
+            "weights",
+            "How much each device counts",
+            "The device's weight λ<sub>i</sub> relative to the average device's, 1/K: "
+            "at 2 its data count twice as much. One line per device.",
+        )
+        + _figure(
+            "losses",
+            "Each device's training loss",
+            "On its mini-batch of the round. A robust method turns a high loss into a high weight.",
+        )
+        + "</div>",
+    )
+
+
+def _agreement(groups: Groups, rows: Sequence[Row]) -> str:
+    lines = "".join(
+        f'<tr><th scope="row">{_key(i)}{escape(label)}</th><td>{_rho(group)}</td><td>{_apart(group)}</td>'
+        f"<td>{_average(rows, label, 'consensus')}</td><td>{_average(rows, label, 'local')}</td></tr>"
+        for i, (label, group) in enumerate(groups.items())
+    )
+    return _section(
+        "agreement",
+        5,
+        "Did the network agree?",
+        '<p class="explained">Nobody averages all models during training; devices only talk to neighbours. The '
+        "<dfn>consensus distance</dfn> is the mean squared distance of devices' models from their mean: near zero, all "
+        "have the same model. <dfn>rho</dfn> belongs to the graph: averaging once with the neighbours leaves at most "
+        "this part of that distance, from 0 (all agree at once) to 1 (never). Where the network agrees, the local "
+        "models do what the consensus model does.</p>",
+        _figure(
+            "apart", "Consensus distance", "Mean squared distance of devices' models from their mean; logarithmic axis."
+        ),
+        '<div class="scroll tall" tabindex="0" role="region" aria-label="Agreement at the end"><table><thead><tr>'
+        '<td></td><th scope="col">rho</th><th scope="col">distance at the end</th>'
+        f'<th scope="col">average, consensus</th><th scope="col">average, local</th></tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>",
+    )
+
+
+def _rho(group: Sequence[Record]) -> str:
+    values = Estimate.over([record.network.rho for record in group])
+    return f"{values.mean:.3f}" + ("" if math.isnan(values.error) else f" ± {values.error:.3f}")
+
+
+def _apart(group: Sequence[Record]) -> str:
+    values = Estimate.over([record.final.consensus_distance for record in finished(group).values()])
+    if not values.n:
+        return "—"
+    return f"{values.mean:.3g}" + ("" if math.isnan(values.error) else f" ± {values.error:.2g}")
+
+
+def _average(rows: Sequence[Row], label: str, kind: Kind) -> str:
+    return next(str(row.average) for row in rows if (row.label, row.kind) == (label, kind))
+
+
+# ------------------------------------------------------------------------ runs
+
+
+def _runs(groups: Groups, drawn: dict[str, Any]) -> str:
+    parts = "".join(_group(i, label, group) for i, (label, group) in enumerate(groups.items()))
+    return _section(
+        "runs",
+        6,
+        "What exactly was run?",
+        '<p class="explained">A run is a function of its settings: the same settings, versions and number of threads '
+        "give the same numbers again.</p>",
+        parts,
+        _versions(groups),
+    )
+
+
+def _group(i: int, label: str, group: Sequence[Record]) -> str:
+    first, bad = group[0], sum(record.status != "finished" for record in group)
+    mark = f' <span class="bad">{bad} not finished</span>' if bad else ""
+    runs = "".join(_run(record) for record in group)
+    seed = group[-1].experiment.seed
+    other = (
+        f"<p>The other seeds are the same with <code>--seed</code>, as in "
+        f"<code>drdsgd train config.toml --seed {seed} --out again-{seed}</code>.</p>"
+        if len(group) > 1
+        else ""
+    )
+    return (
+        f"<details{' open' * bool(bad)}><summary>{_key(i)}<b>{escape(label)}</b>, {count_runs(len(group))}{mark}"
+        "</summary>"
+        f'<ul class="runs">{runs}</ul>'
+        f"<p>To repeat the run of seed {first.experiment.seed}, save its settings as <code>config.toml</code> "
+        "(they are in the run's folder, too) and run</p>"
+        f'<div class="copied"><pre class="command">drdsgd train config.toml --out again</pre>'
+        '<button type="button" class="copy">Copy</button></div>'
+        f'{other}<div class="copied"><pre class="config">{escape(first.experiment.to_toml())}</pre>'
+        '<button type="button" class="copy">Copy</button><button type="button" class="save">Save</button></div>'
+        "</details>"
+    )
+
+
+def _run(record: Record) -> str:
+    message = f"<br>{escape(record.message)}" if record.message else ""
+    ended = escape(status(record))
+    shown = ended if record.status == "finished" else f'<span class="bad">{ended}</span>'
+    return f"<li>seed {record.experiment.seed}: {shown}, <code>{escape(str(record.path))}</code>{message}</li>"
+
+
+def _versions(groups: Groups) -> str:
+    """The versions of all runs; more than one line if they were not made with the same."""
+    known = {
+        ", ".join(f"{name} {version}" for name, version in record.versions.items())
+        for group in groups.values()
+        for record in group
+        if record.versions
+    }
+    return "".join(f'<p class="soft">Made with {escape(each)}.</p>' for each in sorted(known))
