@@ -128,18 +128,32 @@ def test_one_that_is_late_is_left_out_by_both() -> None:
 
 
 def test_one_that_stays_late_is_waited_for_now_and_then_until_it_says_where_it_is() -> None:
-    links = joined_links([(0, 1)], deadline=0.2)
-    lasted = []
-    for t in range(9):
-        begun = time.monotonic()
-        assert links[0].exchange(t, 0, x(0.0), [1]) == {}
-        lasted.append(time.monotonic() - begun >= 0.2)
+    links = joined_links([(0, 1), (0, 2)], deadline=0.2)
+    links[2].deadline = 60.0  # it waits for 0, who waits for 1
+    lasted: list[bool] = []
+
+    def go(i: int) -> None:
+        for t in range(9):
+            begun = time.monotonic()
+            assert set(links[i].exchange(t, 0, x(0.0), list(links[i].boxes))) == {2 - i}
+            if i == 0:
+                lasted.append(time.monotonic() - begun >= 0.2)
+
+    all_at_once([partial(go, i) for i in (0, 2)])  # 1 is there, but never sends
     assert [t for t in range(9) if lasted[t]] == [0, 1, 2, 4, 8]
     assert links[1].furthest(sure=True) == 8  # from which it knows where to go on
     links[1].leap(9)
     assert links[0].boxes[1].in_a_row == 0
-    assert exchanged(links, 9) == {0: {1}, 1: {0}}
+    assert exchanged(links, 9) == {0: {1, 2}, 1: {0}, 2: {0}}
     assert links[0].boxes[1].missed == 9
+
+
+def test_where_most_are_missing_it_does_not_run_ahead() -> None:
+    links = joined_links([(0, 1), (0, 2)], deadline=0.1)
+    begun = time.monotonic()
+    for t in range(8):
+        assert links[0].exchange(t, 0, x(0.0), [1, 2]) == {}
+    assert time.monotonic() - begun >= 0.8
 
 
 def test_who_leaps_still_has_what_was_sent_for_the_round_it_leaps_to() -> None:

@@ -20,7 +20,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any, Protocol
@@ -106,6 +106,7 @@ class _Exchange:
 
     key: tuple[int, int]
     size: int
+    peers: int
     waiting_for: set[int]
     promised: set[int] = field(default_factory=set)
     found: dict[int, Tensor] = field(default_factory=dict)
@@ -391,9 +392,9 @@ class Links:
     def _agreed(self, key: tuple[int, int], size: int, peers: list[int]) -> dict[int, Tensor]:
         begun = time.monotonic()
         with self._changed:
-            self._open = open_ = _Exchange(key, size, set(peers))
+            self._open = open_ = _Exchange(key, size, len(peers), set(peers))
         self._go_on(peers)
-        self._wait(lambda: self._ends(begun, key, open_.waiting_for))
+        self._wait(lambda: self._ends(begun, key, open_.waiting_for, len(peers)))
         with self._changed:
             open_.late = True
         self._go_on(peers)
@@ -412,23 +413,24 @@ class Links:
             while (left := until() - time.monotonic()) > 0:
                 self._changed.wait(min(left, LOOK))
 
-    def _ends(self, begun: float, key: tuple[int, int], waiting_for: Iterable[int]) -> float:
-        """Until when these neighbours are waited for, in an exchange that began then."""
-        boxes = [self.boxes[j] for j in waiting_for]
+    def _ends(self, begun: float, key: tuple[int, int], waiting_for: Collection[int], peers: int) -> float:
+        """Until when these neighbours are waited for, in an exchange with so many that began then."""
         # who is left behind by others need not wait for one more
-        if not boxes or self._stopping() or self.furthest() > key[0] + self.behind:
+        if not waiting_for or self._stopping() or self.furthest() > key[0] + self.behind:
             return -math.inf
         if key == (0, 0) and self.patience > self.deadline:
             return begun + self.patience
-        return begun + (self.deadline if self._patient(boxes) else GRACE * self.deadline)
+        return begun + (self.deadline if self._patient(waiting_for, peers) else GRACE * self.deadline)
 
-    def _patient(self, boxes: Iterable[Box]) -> bool:
-        """Whether there is one among these that gets all the time there is.
+    def _patient(self, waiting_for: Collection[int], peers: int) -> bool:
+        """Whether there is one among these, of so many, that gets all the time there is.
 
         One that was late before gets it only now and then, after 1, 2, 4, 8, ... misses: else one slow device would
-        make its neighbours late for theirs in every exchange.
+        make its neighbours late for theirs in every exchange. But where most are missing it is this device that is
+        fast, and must not run ahead of all.
         """
-        return any(box.in_a_row & (box.in_a_row - 1) == 0 for box in boxes)
+        late = [self.boxes[j].in_a_row for j in waiting_for]
+        return 2 * len(late) > peers or any(n & (n - 1) == 0 for n in late)
 
     def _go_on(self, peers: Iterable[int]) -> None:
         """Take the exchange that is open as far as it goes with these neighbours; also called as messages come."""
@@ -458,7 +460,7 @@ class Links:
                     open_.waiting_for.discard(j)
                     if self._reachable(box):
                         answers.append((j, Kind.NO))
-            if not self._patient(self.boxes[j] for j in open_.waiting_for):
+            if not self._patient(open_.waiting_for, open_.peers):
                 self._changed.notify_all()
         for box in unfit:
             self._refuse(box, UNFIT)
@@ -474,7 +476,7 @@ class Links:
         def missing() -> list[int]:
             return [j for j in peers if not there(j) and self._may_come(self.boxes[j], key)]
 
-        self._wait(lambda: self._ends(begun, key, missing()))
+        self._wait(lambda: self._ends(begun, key, missing(), len(peers)))
         with self._changed:
             found = {j: self.boxes[j].data[max(there(j))] for j in peers if there(j)}
         for j in [j for j, numbers in found.items() if len(numbers) != size]:
