@@ -78,7 +78,7 @@ def worst(folder: Path, among: set[int]) -> float:
     A single one may fall right after an exchange in which most links did not count, and recovers in the next.
     """
     last = [metrics.local.per_device for metrics in records.read(folder).metrics[-8:]]
-    return min(statistics.median(values) for i, values in enumerate(zip(*last, strict=True)) if i in among)
+    return min(float(statistics.median(values)) for i, values in enumerate(zip(*last, strict=True)) if i in among)
 
 
 def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, digits: Experiment, local: Path) -> None:
