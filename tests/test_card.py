@@ -14,13 +14,12 @@ from safetensors.torch import load_model
 from torch import nn
 
 import drdsgd
-from drdsgd import checkpoint, data, graphs, models, servers
+from drdsgd import data, graphs, models, servers
 from drdsgd.card import WORST_DEVICES
-from drdsgd.engines.local import Alone
 from drdsgd.errors import InputError
 from drdsgd.experiment import make_data, make_model
 from drdsgd.runs import run
-from tests.program import small
+from tests.program import saved, small
 
 
 def trained(K: int = 5, **options: Any) -> drdsgd.Result:
@@ -109,7 +108,7 @@ def test_a_run_leaves_its_model_and_card(tmp_path: Path) -> None:
     record = run(e, tmp_path / "run")
     devices = make_data(e)
     load_model(model := make_model(e, devices), tmp_path / "run" / "model.safetensors")
-    theta = checkpoint.load(tmp_path / "run" / "checkpoint", Alone(e.devices)).state.theta  # type: ignore[union-attr]
+    theta = saved(tmp_path / "run").state.theta
     assert torch.allclose(nn.utils.parameters_to_vector(model.parameters()), theta.mean(dim=0), atol=1e-6)
     card = (tmp_path / "run" / "model.md").read_text()
     assert len(rows(card)) == e.devices and f"accuracy {record.final.consensus.worst:.1f} %" in card

@@ -376,8 +376,9 @@ def test_columns_that_are_not_there_and_test_samples_twice_are_told() -> None:
         data.from_pairs([table(*pair())], columns=("img", "label"))
     with says("device 0 brings test samples"):
         data.from_pairs([(pair(), pair())], [pair()])
+    by_name: Any = {"a": pair()}
     with says("devices is a dict"):
-        data.from_pairs({"a": pair()})  # type: ignore[arg-type]  # wrong on purpose
+        data.from_pairs(by_name)
 
 
 def test_floats_are_numbers_to_predict(tmp_path: Path) -> None:

@@ -194,11 +194,8 @@ def test_a_comparison_is_logged_in_all_processes(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------- MLflow
 
-of_mlflow = [
-    pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs drdsgd[mlflow]"),
-    # mlflow 3.17 uses what sqlalchemy 2.1 deprecates
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"),
-]
+# mlflow 3.17 uses what sqlalchemy 2.1 deprecates
+of_mlflow = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,9 @@ def test_the_page_says_it_all_without_its_script(written: str, study: Path) -> N
     page = Page(written)
     groups = summary.groups(summary.find_runs([study]))
     # the basis stands after the sentence's end
-    sentence, basis = re.fullmatch(r"(.*) (\(.*\))\.", summary.headline(summary.table(groups))).groups()  # type: ignore[union-attr]  # it has one
+    found = re.fullmatch(r"(.*) (\(.*\))\.", summary.headline(summary.table(groups)))
+    assert found
+    sentence, basis = found.groups()
     assert f"{sentence}. {basis}" in page.said
     for row in summary.table(groups):
         for value in (row.average, row.worst, row.worst10, row.stdev):

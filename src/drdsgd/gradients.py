@@ -193,8 +193,10 @@ def _works(attempt: Callable[[], object]) -> bool:
             # what vmap does for operations that it does not know: one device after the other, and slowly
             warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
             attempt()
-    # torch and vmap have no class for what they can't do, nor has somebody's own `forward`
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, UserWarning):
+    # None has a class of its own: RuntimeError is what torch and vmap raise for an operation that they can't do (or
+    # NotImplementedError, which is one), ValueError and TypeError what layers and somebody's own `forward` raise for
+    # inputs that they do not take, and UserWarning is the one above.
+    except (RuntimeError, ValueError, TypeError, UserWarning):
         return False
     return True
 
