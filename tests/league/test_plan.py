@@ -89,7 +89,7 @@ def test_equal_floats_are_more_rounds_where_less_is_sent() -> None:
     for name, floats, rounds in (("CHOCO-SGD, 4 bits", 125, 2400), ("gradient tracking", 2000, 150)):
         one, dsgd, known = sending(name, floats, done)
         at_floats = plan.at_equal_floats(one, dsgd, known)
-        assert at_floats is not None and at_floats.rounds == rounds
+        assert at_floats is not None and at_floats.reported.example.rounds == rounds
         assert not at_floats.reported.ready and len(at_floats.trials) == 3
         etas = [group.example.eta for group in at_floats.trials]
         for group, worst in zip(at_floats.trials, (10.0, 30.0, 20.0), strict=True):
@@ -100,6 +100,28 @@ def test_equal_floats_are_more_rounds_where_less_is_sent() -> None:
     one, dsgd, known = sending("QG-DSGDm", 1001, done)
     assert plan.at_equal_floats(one, dsgd, known) is None
     assert plan.reported(one, dsgd, known) == plan.at_equal_rounds(one)
+
+
+@pytest.mark.parametrize("name", plan.VARIANTS)
+def test_a_variant_is_ours_with_one_thing_in_another_way_and_a_step_of_its_own(name: str) -> None:
+    one = plan.place(ARENA, BY_NAME[OURS], tuned([OURS], {}))
+    usual, variant = plan.at_equal_rounds(one).example, plan.variants(one, {})[name]
+    assert not variant.reported.ready
+    done: dict[Experiment, Kept] = {}
+    for group, worst in zip(variant.trials, (10.0, 30.0, 20.0), strict=True):
+        assert all(e.validation is not None and e.seed not in S.seeds for e in group.experiments)
+        done |= finished(group, worst)
+    chosen = plan.variants(one, done)[name].reported
+    assert chosen.ready and chosen.example.eta == variant.trials[1].example.eta
+    changed = {key for key, value in chosen.example if value != getattr(usual, key)} - {"eta"}
+    assert set(plan.VARIANTS[name]) <= changed and chosen.example.rounds == usual.rounds
+    algorithm = make_algorithm(chosen.example)
+    assert isinstance(algorithm, Algorithm)
+    algorithm.check(make_mixing(chosen.example, make_graph(chosen.example)))
+
+
+def test_before_ours_is_tuned_it_has_no_variants() -> None:
+    assert plan.variants(plan.place(ARENA, BY_NAME[OURS], {}), {}) == {}
 
 
 def test_hardships_are_of_the_tuned_method() -> None:

@@ -74,7 +74,7 @@ ENTRANTS: tuple[Entrant, ...] = (
     _gossip("exact diffusion", algorithm="exact-diffusion"),
     _gossip("CHOCO-SGD, 4 bits", {"gamma": (1.0, 0.8, 0.4)}, algorithm="choco-sgd"),
     _gossip("CHOCO-SGD, top 10 %", {"gamma": (0.4, 0.2, 0.8)}, algorithm="choco-sgd", compression="top:0.1"),
-    _gossip("CHOCO-SGD, random 10 %", {"gamma": (0.2, 0.1, 0.4)}, algorithm="choco-sgd", compression="random:0.1"),
+    _gossip("CHOCO-SGD, random 10 %", {"gamma": (0.05, 0.02, 0.1)}, algorithm="choco-sgd", compression="random:0.1"),
     _gossip("MATCHA, half of the links", algorithm="dsgd", mixing="matcha:0.5"),
     _gossip("random matchings", algorithm="dsgd", mixing="matchings"),
     _gossip("5 local steps", algorithm="dsgd", local_steps=5),

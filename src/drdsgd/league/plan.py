@@ -6,6 +6,7 @@ worst accuracy. Then it runs with the reported seeds,
 
     at equal rounds   with what was chosen
     at equal floats   over as many rounds as send what DSGD sends in its T, with the best of three step sizes there
+    variants          of ours, with one thing in another way, and the best of three step sizes, too
 
 As in `drdsgd.paper.plan` everything is a pure function of the settings and of the runs that are done.
 """
@@ -27,8 +28,8 @@ from drdsgd.paper.plan import DataName, Group, Settings, base, waiting
 from drdsgd.paper.store import Done, Kept, ends
 
 __all__ = [
+    "Again",
     "Arena",
-    "AtFloats",
     "Place",
     "arenas",
     "at_equal_floats",
@@ -39,6 +40,7 @@ __all__ = [
     "place",
     "places",
     "reported",
+    "variants",
 ]
 
 K = 25
@@ -53,7 +55,7 @@ TUNING_SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
 # a run on CIFAR-10 takes as long as twelve on Fashion-MNIST: a handful of entrants, on the first graph, and three seeds
 HANDFUL = ("DSGD", "DR-DSGD, normalized", "AD-GDA", "QG-DSGDm", OURS, "pooled data, group DRO")
 HANDFUL_SEEDS = 3
-# multiples of the step size at equal rounds that are tried at equal floats
+# multiples of the step size at equal rounds that are tried where something else is changed
 AGAIN, MAIN = (1.0, 0.5, 2.0), "Erdős–Rényi, p = 0.3"
 # what may happen to a method, and which ones it happens to
 FAILING, LABELS = "20 % of links fail", "one device has random labels"
@@ -64,6 +66,21 @@ HARDSHIPS: dict[str, dict[str, Any]] = {
     UNCAPPED: {"random_labels": 1, "weight_cap": 1e6},
 }
 SUFFER = ("DSGD", "QG-DSGDm", OURS)
+# ours with one thing in another way: what each part of it is good for, and what was tried in its place
+VARIANTS: dict[str, dict[str, Any]] = {
+    "all devices count alike": {"objective": "erm", "mu": None, "loss_smoothing": None},
+    "loss not smoothed": {"loss_smoothing": 1.0},
+    "weights not capped": {"weight_cap": 1e6},
+    "messages not compressed": {"compression": "none"},
+    "messages not compressed, exchanged twice": {"compression": "none", "gossip_steps": 2},
+    "messages of 8 bits": {"compression": "quantize:8"},
+    "gradients tracked, no momentum": {"optimizer": "gradient-tracking"},
+    "mu that falls from 3 to 0.3": {"mu": 3.0, "mu_schedule": "linear:0.1"},
+    "a KL ball, mu found on the way": {"objective": "kl-ball", "mu": None},
+    "chi-square in place of KL": {"objective": "chi2-dro"},
+    "q-FFL in place of KL": {"objective": "q-ffl", "mu": None},
+    "dual ascent, as AD-GDA": {"objective": "ad-gda", "mu": None},
+}
 QUICK = ("DSGD", "AD-GDA", "gradient tracking", OURS, "FedAvg")
 
 
@@ -170,15 +187,26 @@ def equal_rounds(one: Place, dsgd: Place, done: Done) -> int | None:
 
 
 @dataclass(frozen=True)
-class AtFloats:
-    """An entrant over as many rounds as DSGD's messages allow: trials of its step size, and the reported runs."""
+class Again:
+    """An entrant with something changed: trials of its step size on validation data, and the reported runs."""
 
-    rounds: int
     trials: tuple[Group, ...]
     reported: Group
 
 
-def at_equal_floats(one: Place, dsgd: Place, done: Done) -> AtFloats | None:
+def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
+    """With these changes to what was chosen, and the best of three step sizes."""
+    points = [{**tuned, "eta": float(f"{m * tuned['eta']:.3g}"), **changes} for m in AGAIN]
+    trials = tuple(trial(one.arena, one.entrant, point) for point in points)
+    scores = [score(group.runs(done), group) for group in trials]
+    known = [value for value in scores if value is not None]
+    best = points[scores.index(max(known))] if len(known) == len(points) else points[0]
+    fields = {**one.arena.fields(one.entrant), **best}
+    group = Group.of(one.arena.s, {**fields, "eval_every": max(1, fields["rounds"] // 30)})
+    return Again(trials, group if len(known) == len(points) else waiting(group))
+
+
+def at_equal_floats(one: Place, dsgd: Place, done: Done) -> Again | None:
     """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty.
 
     Pooled data are in one place: nothing is sent.
@@ -188,14 +216,12 @@ def at_equal_floats(one: Place, dsgd: Place, done: Done) -> AtFloats | None:
     if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02 or one.entrant.kind == "pooled":
         return None
     # the batch size stays what it is at the usual rounds
-    size = at_equal_rounds(one).example.batch_size
-    points = [{**tuned, "eta": float(f"{m * tuned['eta']:.3g}"), "rounds": rounds, "batch_size": size} for m in AGAIN]
-    trials = [trial(one.arena, one.entrant, point) for point in points]
-    scores = [score(group.runs(done), group) for group in trials]
-    known = [value for value in scores if value is not None]
-    best = points[scores.index(max(known))] if len(known) == len(points) else points[0]
-    group = Group.of(one.arena.s, {**one.arena.fields(one.entrant), **best, "eval_every": max(1, rounds // 30)})
-    return AtFloats(rounds, tuple(trials), group if len(known) == len(points) else waiting(group))
+    return again(one, tuned, done, rounds=rounds, batch_size=at_equal_rounds(one).example.batch_size)
+
+
+def variants(one: Place, done: Done) -> dict[str, Again]:
+    """Ours in other ways, at equal rounds; none before it is tuned."""
+    return {} if one.tuned is None else {name: again(one, one.tuned, done, **how) for name, how in VARIANTS.items()}
 
 
 def reported(one: Place, dsgd: Place, done: Done) -> Group:
@@ -244,6 +270,8 @@ def groups(s: Settings, done: Done) -> list[Group]:
             for one in here.values():
                 if (at_floats := at_equal_floats(one, here["DSGD"], done)) is not None:
                     found += [*at_floats.trials, at_floats.reported]
+            for variant in variants(here[OURS], done).values():
+                found += [*variant.trials, variant.reported]
     return found
 
 

@@ -25,6 +25,7 @@ from drdsgd.league.plan import (
     paper_runs,
     places,
     reported,
+    variants,
 )
 from drdsgd.paper import pages
 from drdsgd.paper.claims import Claim, paired
@@ -62,7 +63,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
                 stem.with_name(f"{stem.name}.png"),
                 "Worst against average accuracy of the consensus model; bars are standard errors.",
             ),
-            _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, limit(here), s, done),
+            _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, done),
         ]
         if arena.main:
             counted = {name: reported(one, here["DSGD"], done) for name, one in here.items()}
@@ -70,9 +71,15 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
             blocks += [
                 Heading(f"{arena.data}, {arena.graph}: equal floats sent"),
                 Picture(folder / "floats.png", "Worst accuracy of the consensus model against floats sent."),
-                _table(here, counted, limit(here), s, done),
+                _table(here, counted, done),
                 Heading("Harder circumstances", 3),
-                _hard_table(here, s, done),
+                _hard_table(here, done),
+                Heading(f"{OURS} in other ways", 3),
+                Text(
+                    "One thing changed at a time, the best of three step sizes on validation data, equal rounds; "
+                    f"changes are to {OURS} as it is, paired by seed."
+                ),
+                _variants_table(here[OURS], done),
             ]
     write_csv(folder / "results.csv", ends_)
     write_csv(folder / "tuning.csv", tuning)
@@ -103,21 +110,20 @@ def _about(s: Settings) -> list[Block]:
     ]
 
 
-def _table(here: Mapping[str, Place], by_name: Mapping[str, Group], best: Group, s: Settings, done: Done) -> Table:
+def _table(here: Mapping[str, Place], by_name: Mapping[str, Group], done: Done) -> Table:
     """A row per entrant, the best worst accuracy first."""
     rows = []
-    top = ends(best.runs(done), "consensus", "worst")
+    top = ends(limit(here).runs(done), "consensus", "worst")
     for name, group in by_name.items():
         runs = group.runs(done)
         cells = [str(_estimate(runs, kind, measure)) for kind in KINDS for measure in MEASURES]
         below = paired(ends(runs, "consensus", "worst"), top)
-        sent = statistics.fmean(run.floats_sent for run in runs) if runs else None
         values = list(ends(runs, "consensus", "worst").values())
         rows.append((
             statistics.fmean(values) if values else -1.0,
             [
                 f"**{name}**" if name == OURS else name, here[name].entrant.kind, f"{group.example.rounds}",
-                f"{sent / 1e6:.0f}" if sent else "—", *cells, signed(below) if below.n else "—",
+                _millions(runs), *cells, signed(below) if below.n else "—",
                 f"{diverged(runs)} of {len(runs)}",
             ],
         ))  # fmt: skip
@@ -132,24 +138,40 @@ def _estimate(runs: Sequence[Kept], kind: Kind, measure: Measure) -> Estimate:
     return Estimate.over(list(ends(runs, kind, measure).values()))
 
 
-def _hard_table(here: Mapping[str, Place], s: Settings, done: Done) -> Table:
-    rows = []
-    for name, one in here.items():
-        usual = at_equal_rounds(one)
-        for what, group in hardships(one).items():
-            runs = group.runs(done)
-            d = [
-                paired(
-                    ends(runs, "consensus", measure),
-                    ends(usual.runs(done), "consensus", measure),
-                )
-                for measure in ("average", "worst")
-            ]
-            rows.append([
-                name, what, *(str(_estimate(runs, "consensus", m)) for m in ("average", "worst")),
-                *(signed(change) if change.n else "—" for change in d), f"{diverged(runs)} of {len(runs)}",
-            ])  # fmt: skip
-    return Table(["method", "", "average", "worst", "average, change", "worst, change", "diverged"], rows)
+def _hard_table(here: Mapping[str, Place], done: Done) -> Table:
+    rows = [
+        [name, what, *_changes(group, at_equal_rounds(one), done)]
+        for name, one in here.items()
+        for what, group in hardships(one).items()
+    ]
+    return Table(["method", "", *CHANGES], rows)
+
+
+def _variants_table(ours: Place, done: Done) -> Table:
+    usual = at_equal_rounds(ours)
+    sides = {f"**{OURS}**": usual, **{name: one.reported for name, one in variants(ours, done).items()}}
+    return Table(["", *CHANGES], [[name, *_changes(group, usual, done)] for name, group in sides.items()])
+
+
+CHANGES = ("average", "worst", "average, change", "worst, change", "million floats", "diverged")
+
+
+def _changes(group: Group, usual: Group, done: Done) -> list[str]:
+    """How a group ends, and how much of it is another end than the usual."""
+    runs, before = group.runs(done), usual.runs(done)
+    measures: tuple[Measure, ...] = ("average", "worst")
+    changes = [paired(*(ends(some, "consensus", measure) for some in (runs, before))) for measure in measures]
+    return [
+        *(str(_estimate(runs, "consensus", measure)) for measure in measures),
+        *(signed(change) if change.n and group != usual else "—" for change in changes),
+        _millions(runs),
+        f"{diverged(runs)} of {len(runs)}",
+    ]
+
+
+def _millions(runs: Sequence[Kept]) -> str:
+    sent = statistics.fmean(run.floats_sent for run in runs) if runs else 0
+    return f"{sent / 1e6:.0f}" if sent else "—"
 
 
 # --------------------------------------------------------------------------------------------------- CSV
@@ -160,6 +182,8 @@ def _end_rows(arena: Arena, here: Mapping[str, Place], done: Done) -> Iterator[R
         sides = {"equal rounds": at_equal_rounds(one)}
         if arena.main:
             sides |= {"equal floats": reported(one, here["DSGD"], done), **hardships(one)}
+        if arena.main and name == OURS:
+            sides |= {variant: again.reported for variant, again in variants(one, done).items()}
         for side, group in sides.items():
             for run in group.runs(done):
                 place = {"data": arena.data, "graph": arena.graph, "method": name, "side": side}
