@@ -7,8 +7,9 @@
 
 take some minutes, and write docs/lift.json (the numbers, from the runs' folders) and docs/lift.svg (drawn from them).
 It moves by CSS alone, so also where a page shows it as an image. It begins and ends with the last round, and that is
-how it stands still: in print, for those who want less motion, in programs that do not animate. Its colours follow the
-reader's light or dark screen, on a ground of its own.
+how it stands still: after two times, for those who want less motion, in programs that do not animate, and printed by
+itself (of an image that moves, browsers print the moment). Its colours follow the reader's light or dark screen, on a
+ground of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WITHOUT_WEIGHTS = ("dsgd-eta_schedule=linear", "qg-dsgdm-eta_schedule=linear")  
 WIDTH, HEIGHT = 430, 400  # of one side
 LEFT, TOP, PITCH, BAR, TALL = 24, 90, 11.6, 9, 224  # its bars: where they are, how far apart, how wide, what 100 % is
 ROW = 40  # of a strip of texts, of which one is seen
-SECONDS, TIMES = 12, 3
+SECONDS, TIMES = 12, 2
 HELD, BEGUN, OVER = 14.0, 18.0, 78.0  # percent of these seconds: the last round stands, falls to the first, and is back
 # without variables, which not all programs that draw SVG know
 STYLE = f"""
