@@ -1,7 +1,7 @@
-"""The first picture: how well 25 devices are served, round by round, by plain averaging and by this project's method.
+r"""The first picture: how well 25 devices are served, round by round, by plain averaging and by this project's method.
 
-    drdsgd compare --dataset fashion-mnist --devices 25 --seeds 1 --out runs/lift --algorithm dsgd \\
-        --algorithm dr-qgm:eta_schedule=linear \\
+    drdsgd compare --dataset fashion-mnist --devices 25 --seeds 1 --out runs/lift --algorithm dsgd \
+        --algorithm dr-qgm:eta_schedule=linear \
         --algorithm dsgd:eta_schedule=linear --algorithm qg-dsgdm:eta_schedule=linear
     python -m docsite.lift runs/lift
 
@@ -18,6 +18,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from drdsgd.files import write_text
@@ -70,7 +71,7 @@ def alt(numbers: dict[str, Any]) -> str:
     """What the picture shows, in words."""
     last = {title: numbers["accuracy"][name][-1] for name, (title, *_) in SIDES.items()}
     said = (
-        f"with {title} the worst ends at {min(a):.0f} %, the average at {_mean(a):.0f} %" for title, a in last.items()
+        f"with {title} the worst ends at {min(a):.0f} %, the average at {fmean(a):.0f} %" for title, a in last.items()
     )
     return f"{numbers['setting']['devices']} devices as bars that grow with their accuracy: {'; '.join(said)}."
 
@@ -135,9 +136,9 @@ def _side(side: str, frames: Sequence[Sequence[float]], rules: list[str]) -> lis
         lines.append(f'<rect class="track" {shape}<g class="moves" {motion}>{bar}</g>')
     low = [TOP + _down(min(frame)) for frame in frames]
     # the words of the average keep clear of the worst's
-    high = [min(TOP + _down(_mean(frame)), y - 54) for frame, y in zip(frames, low, strict=True)]
+    high = [min(TOP + _down(fmean(frame)), y - 54) for frame, y in zip(frames, low, strict=True)]
     motion = _motion(f"{side}average", [(0, y) for y in high], rules)
-    said = _said("average", map(_mean, frames), wide, "")
+    said = _said("average", map(fmean, frames), wide, "")
     lines += ["</svg>", f'<g class="moves" {motion}>{said}</g>']
     motion = _motion(f"{side}peak", [(w * PITCH + BAR / 2, 0) for w in worst], rules, jumps=True)
     peak = f'<path class="worst jumps" {motion} d="M-8 -19h16l-8 14z"/>'
@@ -180,10 +181,6 @@ def _keyframes(name: str, states: Sequence[str], jumps: bool = False) -> str:
 def _down(accuracy: float) -> float:
     """How far below 100 % that is in the picture."""
     return round(TALL * (1 - accuracy / 100), 1)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def main(folder: Path) -> None:
