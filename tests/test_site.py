@@ -7,14 +7,19 @@ import re
 from html.parser import HTMLParser
 from inspect import ismodule
 from pathlib import Path
+from statistics import mean
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from docsite import hooks, picture
+from docsite import hooks, lift
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 import drdsgd
+from drdsgd.metrics import Accuracy, Metrics
+from drdsgd.records import Folder, Network
+from drdsgd.study import Study
 from tests.test_public import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -68,9 +73,65 @@ def test_the_reference_has_every_public_name() -> None:
         assert (value.__name__ if ismodule(value) else value.__module__) in shown, name
 
 
-def test_the_picture_is_drawn_from_its_numbers() -> None:
-    numbers = json.loads((DOCS / "picture.json").read_text())
-    assert (DOCS / "picture.svg").read_text(encoding="utf-8") == picture.drawn(numbers)
+@pytest.fixture(scope="module")
+def numbers() -> dict[str, Any]:
+    """Those of the picture."""
+    found: dict[str, Any] = json.loads((DOCS / "lift.json").read_text())
+    return found
+
+
+def test_the_picture_is_drawn_from_its_numbers(numbers: dict[str, Any]) -> None:
+    assert (DOCS / "lift.svg").read_text(encoding="utf-8") == lift.drawn(numbers)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_words_at_the_picture_have_its_numbers(numbers: dict[str, Any], page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert f"![{lift.alt(numbers)}](" in text and f"*{lift.caption(numbers)} " in text
+
+
+def test_what_the_picture_says_in_words_is_so(numbers: dict[str, Any]) -> None:
+    behind, along, *without = (numbers["accuracy"][name][-1] for name in (*lift.SIDES, *lift.WITHOUT_WEIGHTS))
+    assert min(behind) < mean(behind) / 2 and min(along) > 0.7 * mean(along)
+    # the weights' own part of the lift is small beside the optimisation's
+    assert abs(min(along) - max(map(min, without))) < 0.1 * (min(along) - min(behind))
+
+
+def test_the_pictures_numbers_are_those_of_its_commands(numbers: dict[str, Any], tmp_path: Path) -> None:
+    command = (lift.__doc__ or "").partition("python -m")[0]
+    shared = {"dataset": "fashion-mnist", "devices": 25}
+    assert "--dataset fashion-mnist --devices 25 --seeds 1 " in command
+    cells = Study(tuple(re.findall(r"--algorithm (\S+)", command)), (0,), shared).cells(tmp_path)
+    assert {cell.label for cell in cells} == {*numbers["accuracy"]} == {*lift.SIDES, *lift.WITHOUT_WEIGHTS}
+    for cell in cells:
+        assert {name: getattr(cell.experiment, name) for name in numbers["setting"]} == numbers["setting"]
+        assert len(numbers["accuracy"][cell.label]) == len(numbers["rounds"])
+        # a folder of such a run is what the numbers are read from
+        folder = Folder(cell.path)
+        folder.start(cell.experiment, Network([], [], [], 0.0, ""))
+        for t, frame in zip(numbers["rounds"], numbers["accuracy"][cell.label], strict=True):
+            scores = Accuracy.over(frame)
+            folder.append(Metrics(t, scores, scores, [], 0.0, 0.0, [], numbers["floats_sent"][cell.label], 0.0))
+    assert lift.measured(tmp_path) == numbers
+
+
+def test_the_picture_begins_and_ends_as_it_stands_without_motion(numbers: dict[str, Any]) -> None:
+    text = lift.drawn(numbers)
+    states = {name: re.findall(r"\{(.*?)\}", rules) for name, rules in re.findall(r"@keyframes (\w+)\{(.*)\}", text)}
+    moved = set()
+    for element in ElementTree.fromstring(text).iter():
+        style, still, opacity = (element.get(name, "") for name in ("style", "transform", "opacity"))
+        if style:
+            name = style.removeprefix("animation-name:")
+            first, last = states[name][0], states[name][-1]
+            moved.add(name)
+            stands = f"transform:{still.replace(' ', 'px,').replace(')', 'px)')}" if still else f"opacity:{opacity}"
+            assert first == last == stands, name
+    assert moved == {*states}
+    # motion is asked for in one place, and not of those who want none, nor in print
+    asked = text.partition("@media screen and (prefers-reduced-motion: no-preference) {")
+    assert "animation:" not in asked[0] and asked[2].partition("  }\n")[2].count("animation:") == 0
+    assert len(text.encode()) < 150_000 and not re.search(r"<script|url\(|href|@import", text)
 
 
 def test_the_lists_are_the_programs() -> None:
