@@ -244,7 +244,8 @@ def assert_in_mlflow(store: Path, path: Path, status: str = "FINISHED", name: st
 
 
 class TestMLflow:
-    pytestmark = of_mlflow
+    # on one worker, so that mlflow is loaded, and the empty store made, once
+    pytestmark = (of_mlflow, pytest.mark.xdist_group("mlflow"))
 
     def test_it_has_what_the_record_has(self, store: Path) -> None:
         path = store.with_name("run")
