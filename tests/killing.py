@@ -29,8 +29,9 @@ from drdsgd.runs import run
 from drdsgd.training import trajectory
 from tests.program import small
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.killing", "drdsgd.report", "drdsgd.progress"])
+SERVER = multiprocessing.get_context("forkserver")
+# there is one server for all tests of a process, and the first that needs it starts it: it loads what any of them needs
+SERVER.set_forkserver_preload(["tests.killing", "tests.network.scenarios", "drdsgd.report", "drdsgd.progress"])
 # a forward pass only: a process that has been through a backward pass can't be forked where there are GPUs
 next(iter(trajectory(logistic((20,), 10), synthetic(4), ring(4), dsgd(0.1), rounds=1, batch_size=2)))
 versions()
@@ -38,7 +39,7 @@ versions()
 
 def process(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
     """A process that has begun."""
-    child = _SERVER.Process(target=target, args=arguments, daemon=True)
+    child = SERVER.Process(target=target, args=arguments, daemon=True)
     child.start()
     return child
 

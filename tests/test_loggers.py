@@ -243,9 +243,9 @@ def assert_in_mlflow(store: Path, path: Path, status: str = "FINISHED", name: st
     assert {one.path for one in client.list_artifacts(found.info.run_id)} == artefacts
 
 
+@of_mlflow
+@pytest.mark.xdist_group("mlflow")  # on one worker, so that mlflow is loaded, and the empty store made, once
 class TestMLflow:
-    pytestmark = of_mlflow
-
     def test_it_has_what_the_record_has(self, store: Path) -> None:
         path = store.with_name("run")
         said = drdsgd("train", *SMALL, "--log", "mlflow", "--out", path)

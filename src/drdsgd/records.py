@@ -11,6 +11,7 @@ checkpoint/      the state to continue from
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -206,7 +207,7 @@ def read_metrics(path: Path) -> list[Metrics]:
 def read_network(path: Path) -> Network:
     """The graph and what the devices hold, from a network.json."""
     try:
-        network = TypeAdapter(Network).validate_python(_json(path))
+        network = _networks().validate_python(_json(path))
     except ValidationError as error:
         raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
     K = len(network.positions)
@@ -240,7 +241,7 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
 def versions() -> dict[str, str]:
     """The versions that a number may depend on."""
     return {"python": platform.python_version()} | {
-        name: version(name) for name in ("drdsgd", "torch", "numpy", "networkx", "scikit-learn")
+        name: _version(name) for name in ("drdsgd", "torch", "numpy", "networkx", "scikit-learn")
     }
 
 
@@ -252,9 +253,22 @@ def _summary(path: Path) -> Summary:
     if not path.exists():
         return Summary("unfinished", "", {})
     try:
-        return TypeAdapter(Summary).validate_python(_json(path))
+        return _summaries().validate_python(_json(path))
     except ValidationError as error:
         raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
+
+
+_version = functools.cache(version)  # it reads and parses a file
+
+
+@functools.cache  # slow to make
+def _networks() -> TypeAdapter[Network]:
+    return TypeAdapter(Network)
+
+
+@functools.cache  # slow to make
+def _summaries() -> TypeAdapter[Summary]:
+    return TypeAdapter(Summary)
 
 
 def _first(error: ValidationError) -> str:

@@ -40,14 +40,14 @@ def test_a_target_is_a_bound_on_the_median(unit: Any, target: float | None, turn
     )
 
 
-def test_sides_take_turns_in_processes_of_their_own() -> None:
+def test_sides_take_turns_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "TURN_SECONDS", 0.01)
     ticks: list[None] = []
     small = {"K": 2, "B": 3}
     turns = bench.in_turns(
         {
             "drdsgd": ("ours", {"threads": 1, "kind": "mlp", **small}),
             "plain": ("plain", {"threads": 1, "kind": "mlp", **small}),
-            "products": ("products", {"threads": 1, "pool": True, **small}),
         },
         2,
         lambda: ticks.append(None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor
 from drdsgd import compression, data, graphs, mixing, models, optimizers
 from drdsgd.algorithms import Algorithm, dr_dsgd
 from drdsgd.engines import post
-from drdsgd.engines.distributed import World
+from drdsgd.engines.distributed import Members, World
 from drdsgd.errors import Diverged
 from drdsgd.metrics import Metrics
 from drdsgd.mixing import Mixing
@@ -85,14 +86,25 @@ def model(dtype: torch.dtype) -> torch.nn.Module:
     return models.mlp((5,), 3, hidden=(11,)).to(dtype)
 
 
-def runs(case: Case, world: World, dtype: torch.dtype, **options: Any) -> tuple[list[Progress], list[Progress]]:
-    """The run in this process alone, and this process's part of the run of all; copies, as rounds work in place."""
-    placement = place(GRAPH, world.size)
-    fields: dict[str, Any] = {"rounds": 4, "batch_size": 3, "eval_every": 2, "threads": 1, **options}
-    members, mine = world.hosting(placement), devices().of(placement[world.rank].tolist())
-    whole = trajectory(model(dtype), devices(), case.mixing, case.algorithm, **fields)
+FIELDS: dict[str, Any] = {"rounds": 4, "batch_size": 3, "eval_every": 2, "threads": 1}
+
+
+def alone(case: Case, dtype: torch.dtype, **options: Any) -> list[Progress]:
+    """The run in this process alone; copies, as rounds work in place."""
+    whole = trajectory(model(dtype), devices(), case.mixing, case.algorithm, **{**FIELDS, **options})
+    return [kept(one) for one in whole]
+
+
+def shared(case: Case, members: Members, dtype: torch.dtype, **options: Any) -> list[Progress]:
+    """This process's part of the run of all."""
+    mine, fields = devices().of(members.rows.tolist()), {**FIELDS, **options}
     part = trajectory(model(dtype), mine, case.mixing, case.algorithm, ranks=members, **fields)
-    return [kept(one) for one in whole], [kept(one) for one in part]
+    return [kept(one) for one in part]
+
+
+def hosting(world: World) -> Members:
+    """This process among those that share the devices."""
+    return world.hosting(place(GRAPH, world.size))
 
 
 def kept(progress: Progress) -> Progress:
@@ -119,28 +131,41 @@ def assert_close(found: Metrics, expected: Metrics, rtol: float) -> None:
 
 
 def every_case(world: World, least_bytes: int) -> None:
-    """All cases in float64, to 1e-10; messages of so many bytes go through memory that processes share."""
+    """All cases in float64, to 1e-10; messages of so many bytes go through memory that processes share.
+
+    All say the same of an evaluation. Of each case one process works out what it should be, in turn.
+    """
     post.LEAST_BYTES = least_bytes
-    rows = place(GRAPH, world.size)[world.rank]
-    for name, case in cases():
+    for n, (name, case) in enumerate(cases()):
         print(name, flush=True)
-        whole, part = runs(case, world, torch.float64)
-        for expected, found in zip(whole, part, strict=True):
+        members = hosting(world)
+        part = shared(case, members, torch.float64)
+        states = [{key: members.gather(x) for key, x in tensors(one.state).items()} for one in part]
+        said = world.texts("\n".join(map(told, part)))
+        if n % world.size != world.rank:
+            continue
+        assert said == said[:1] * world.size
+        for expected, found, state in zip(alone(case, torch.float64), part, states, strict=True):
             assert found.floats_sent == expected.floats_sent
-            assert tensors(found.state).keys() == tensors(expected.state).keys()
+            assert state.keys() == tensors(expected.state).keys()
             for key, value in tensors(expected.state).items():
-                torch.testing.assert_close(
-                    tensors(found.state)[key], value[rows], rtol=1e-10, atol=1e-13, equal_nan=True, msg=key
-                )
+                torch.testing.assert_close(state[key], value, rtol=1e-10, atol=1e-13, equal_nan=True, msg=key)
             assert (found.metrics is None) == (expected.metrics is None)
             if found.metrics is not None and expected.metrics is not None:
                 assert_close(found.metrics, expected.metrics, 1e-10)
 
 
+def told(progress: Progress) -> str:
+    """What a process says of a round, but for what takes time."""
+    metrics = progress.metrics and dataclasses.replace(progress.metrics, seconds=0.0, exchange_seconds=None)
+    return f"{progress.state.t} {progress.floats_sent} {metrics}"
+
+
 def in_float32(world: World) -> None:
     """Models stay within 2e-6 of each other after 20 rounds: sums of some ten numbers are rounded in another order."""
     rows = place(GRAPH, world.size)[world.rank]
-    whole, part = runs(Case(W, dr_dsgd(0.1, mu=2.0)), world, torch.float32, rounds=20)
+    case = Case(W, dr_dsgd(0.1, mu=2.0))
+    whole, part = alone(case, torch.float32, rounds=20), shared(case, hosting(world), torch.float32, rounds=20)
     torch.testing.assert_close(part[-1].state.theta, whole[-1].state.theta[rows], rtol=2e-6, atol=2e-6)
     assert float((whole[-1].state.theta - whole[0].state.theta).abs().max()) > 0.05
 
@@ -151,7 +176,7 @@ def bytes_of_the_cut(world: World) -> None:
         graph = {"metropolis": GRAPH, "ring": graphs.ring(K), "complete": graphs.complete(K), "star": graphs.star(K)}[
             name
         ]
-        _, part = runs(Case(MIXINGS[name], dr_dsgd(0.1, mu=2.0)), world, torch.float64)
+        part = shared(Case(MIXINGS[name], dr_dsgd(0.1, mu=2.0)), hosting(world), torch.float64)
         d, metrics = part[-1].state.theta.shape[1], part[-1].metrics
         assert metrics is not None
         assert metrics.bytes_between_ranks == 4 * 8 * d * crossing(graph, place(GRAPH, world.size)), name
@@ -181,7 +206,7 @@ def memory_that_is_shared(world: World) -> None:
     post.LEAST_BYTES = 0
     directed = mixing.push_sum(graphs.directed_ring(K))
     for W_t in (mixing.metropolis(graphs.complete(K)), directed):
-        members = world.hosting(place(GRAPH, world.size))
+        members = hosting(world)
         assert len(members.post._pids) == world.size - 1  # all are on this machine
         engine = members.engine(W_t, torch.float64, torch.device("cpu"), map)
         for t, size in enumerate((3, 1, 2000, 5, 30000, 7, 7, 7, 40000, 1)):
@@ -195,7 +220,7 @@ def memory_that_is_shared(world: World) -> None:
 def a_place_in_use_is_left_alone(world: World) -> None:
     """The first sends on and on to the second, which takes its time with each, and sends nothing back."""
     post.LEAST_BYTES = 0
-    members, every = world.hosting(place(GRAPH, world.size)), torch.arange(5)
+    members, every = hosting(world), torch.arange(5)
     for n in range(6):
         rows = torch.full((5, 30), float(n))
         if world.rank == 0:
@@ -210,7 +235,7 @@ def a_place_in_use_is_left_alone(world: World) -> None:
 
 def what_all_say(world: World) -> None:
     """Rows come in the order of devices, texts in that of processes; long, short, empty, in any letters."""
-    members = world.hosting(place(GRAPH, world.size))
+    members = hosting(world)
     assert torch.equal(members.gather(members.rows.float()[:, None] * torch.ones(1, 2))[:, 1], torch.arange(float(K)))
     assert torch.equal(members.gather(members.rows), torch.arange(K))
     assert world.texts("ä" * world.rank) == ["ä" * rank for rank in range(world.size)]

@@ -43,7 +43,8 @@ class Together:
         port = free_port()
         self.logs = [folder / f"rank-{rank}.log" for rank in range(size)]
         self.children = [
-            process(_begin, rank, size, port, str(log), target, arguments[rank]) for rank, log in enumerate(self.logs)
+            process(_begin, Path.cwd(), rank, size, port, str(log), target, arguments[rank])
+            for rank, log in enumerate(self.logs)
         ]
 
     def end(self, seconds: float = 120.0) -> Said:
@@ -67,12 +68,13 @@ def worlds(size: int, folder: Path, target: Callable[..., None], *arguments: Any
     return Together(size, folder, _in_world, [(target, arguments)] * size).end()
 
 
-def _begin(rank: int, size: int, port: int, log: str, target: Callable[..., None], argument: Any) -> None:
+def _begin(folder: Path, rank: int, size: int, port: int, log: str, target: Callable[..., None], argument: Any) -> None:
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
+    os.chdir(folder)
     target(argument)
 
 

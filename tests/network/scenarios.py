@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import multiprocessing
 import os
 import random
 import subprocess
@@ -30,6 +29,7 @@ from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
 from drdsgd.network.messages import KIND_AT, Header, Kind, pack
 from drdsgd.network.transport import Transport, configuration
+from tests.killing import SERVER
 from tests.network.made import free_ports, hostile
 
 CLONE_NEWNET = 0x40000000
@@ -179,13 +179,11 @@ class Network:
     def __init__(self, folder: Path, halves: Halves, faults: Sequence[Faults]) -> None:
         self.folder, self.halves, self.faults = folder, halves, faults
         self.paths = deployment.devices(folder)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.network.scenarios"])
-        self._context, self.processes = context, dict[int, Any]()
+        self.processes = dict[int, Any]()
 
     def start(self, i: int) -> None:
         namespace = self.halves.names[i] if self.halves.there else None
-        self.processes[i] = self._context.Process(target=_device, args=(self.paths[i], namespace, self.faults[i]))
+        self.processes[i] = SERVER.Process(target=_device, args=(self.paths[i], namespace, self.faults[i]))
         self.processes[i].start()
 
     def kill(self, i: int) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import subprocess
-import sys
 import time
 from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from drdsgd.network import deployment, joined, node
 from drdsgd.network.commands import init
 from drdsgd.records import Folder
 from drdsgd.training import Progress
+from tests.killing import process, program
 from tests.network.made import all_at_once, deploy, free_ports, models, one_of, play
 from tests.network.scenarios import Faults, network
 from tests.program import wait_for
@@ -81,13 +81,15 @@ def worst(folder: Path, among: set[int]) -> float:
     return min(float(statistics.median(values)) for i, values in enumerate(zip(*last, strict=True)) if i in among)
 
 
-def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, digits: Experiment, local: Path) -> None:
-    with network(tmp_path / "net", digits) as devices:
+def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, digits: Experiment) -> None:
+    e = digits.replace(rounds=30)
+    runs.run(e, tmp_path / "local")
+    with network(tmp_path / "net", e) as devices:
         devices.wait()
-    assert torch.allclose(models(tmp_path / "net"), models_of(local, 10), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(models(tmp_path / "net"), models_of(tmp_path / "local", 10), rtol=1e-9, atol=1e-11)
     final = records.read(joined.join(tmp_path / "net")).final
-    undisturbed = records.read(local).final
-    assert final.round == 100 and final.local.per_device == pytest.approx(undisturbed.local.per_device, abs=1e-9)
+    undisturbed = records.read(tmp_path / "local").final
+    assert final.round == 30 and final.local.per_device == pytest.approx(undisturbed.local.per_device, abs=1e-9)
     assert final.floats_sent == undisturbed.floats_sent
 
 
@@ -200,9 +202,12 @@ def test_a_terminated_process_finishes_its_round_and_goes_on_there(tmp_path: Pat
     paths = deployment.devices(tmp_path / "net")
     records_ = [Folder(path.parent / "run") for path in paths]
 
-    def start() -> list[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "drdsgd", "node", "--threads", "1"]
-        return [subprocess.Popen([*command, path], stderr=subprocess.PIPE, text=True) for path in paths]
+    logs = [path.with_name("log") for path in paths]
+
+    def start() -> list[ForkServerProcess]:
+        return [
+            process(program, ["node", "--threads", "1", str(path)], log) for path, log in zip(paths, logs, strict=True)
+        ]
 
     def rounds() -> list[int]:
         return [json.loads((record.path / "status.json").read_bytes())["round"] for record in records_]
@@ -213,17 +218,18 @@ def test_a_terminated_process_finishes_its_round_and_goes_on_there(tmp_path: Pat
         try:
             wait_for(lambda: all((record.path / "status.json").exists() for record in records_))
             wait_for(lambda: all(now > then for now, then in zip(rounds(), before, strict=True)))
-            for process in processes:
-                process.terminate()
-            said = [process.communicate(timeout=60)[1] for process in processes]
+            for one in processes:
+                one.terminate()
+            for one in processes:
+                one.join(60)
         finally:
-            for process in processes:
-                process.kill()
-        assert [process.returncode for process in processes] == [130, 130]
-        for record, text, i, t in zip(records_, said, range(2), rounds(), strict=True):
+            for one in processes:
+                one.kill()
+        assert [one.exitcode for one in processes] == [130, 130]
+        for record, log, i, t in zip(records_, logs, range(2), rounds(), strict=True):
             progress = checkpoint.load(record.checkpoint, one_of(i))
             assert progress is not None and progress.state.t == t > before[i]
-            assert f"stopped after round {t} of 100000" in text
+            assert f"stopped after round {t} of 100000" in log.read_text()
         return rounds()
 
     terminated(terminated([0, 0]))

@@ -20,6 +20,9 @@ from drdsgd.network.transport import configuration
 from tests.network.made import deploy
 from tests.program import wait_for
 
+# one victim for all of them
+pytestmark = pytest.mark.xdist_group("intruders")
+
 
 class Victim:
     """A device that waits for its neighbours, 1 and 3 of a ring of four."""

@@ -55,6 +55,8 @@ DRAWN: dict[str, tuple[Callable[[Settings, Done], Figure], Callable[[Settings, D
     ),
 }
 each = pytest.mark.parametrize("name", DRAWN)
+# on one worker, so that the runs to draw are made once
+pytestmark = pytest.mark.xdist_group("draw")
 
 
 def runs(group: Group, worst: float, lost: Iterable[int] = ()) -> Runs:

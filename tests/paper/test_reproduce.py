@@ -9,8 +9,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,13 +23,14 @@ from drdsgd.paper.parts import PARTS
 from drdsgd.paper.plan import Settings
 from drdsgd.paper.store import Store, kept
 from drdsgd.records import Folder, read
+from tests.killing import process, program
 from tests.program import Crash, contents, drdsgd, refused, wait_for
 
 # all of it on one worker, so that it is done once
 pytestmark = pytest.mark.xdist_group("reproduce")
 
 VERDICTS = ("holds", "holds in part", "does not hold", "cannot be told")
-ROUNDS = 10
+ROUNDS = 5
 QUICK = ("--quick", "--rounds", str(ROUNDS), "--threads", "1")
 
 
@@ -229,14 +228,14 @@ def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_
 def test_interrupted_it_says_how_to_go_on_and_goes_on(everything: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ["reproduce", "fig2", *QUICK, "--seeds", "2", "--records", str(tmp_path), "--out", str(out)]
-    program = subprocess.Popen(
-        [sys.executable, "-m", "drdsgd", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    begun = process(program, command, tmp_path / "log")
     wait_for(lambda: len(list((out / "runs").glob("*.json"))) > 3)
-    program.send_signal(signal.SIGINT)
-    _, err = program.communicate(timeout=60)
-    assert program.returncode == 130, err
-    last = err.splitlines()[-1]
+    assert begun.pid is not None
+    os.kill(begun.pid, signal.SIGINT)
+    begun.join(60)
+    said = (tmp_path / "log").read_text()
+    assert begun.exitcode == 130, said
+    last = said.splitlines()[-1]
     assert f"runs unfinished; continue with: drdsgd reproduce fig2 --quick --seeds 2 --rounds {ROUNDS}" in last
     done = contents(out / "runs")
     assert drdsgd(*shlex.split(last[last.index("drdsgd reproduce") :])[1:]).status == 0

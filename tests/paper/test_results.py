@@ -15,6 +15,8 @@ from drdsgd.paper.results import tables
 from drdsgd.paper.store import Done, read_records
 
 RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
+# on one worker, so that all runs are read once
+pytestmark = pytest.mark.xdist_group("results")
 
 
 @pytest.fixture(scope="module")

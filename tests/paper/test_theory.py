@@ -25,6 +25,8 @@ from drdsgd.paper.theory import Measurement, Problem, Results, camps, constants,
 from drdsgd.summary import Estimate
 from tests import reference
 
+# on one worker, so that it is measured once
+pytestmark = pytest.mark.xdist_group("theory")
 PROBLEMS = {"waves": waves(5), "camps": camps()}
 problems = st.sampled_from(sorted(PROBLEMS)).map(PROBLEMS.__getitem__)
 seeds = st.integers(0, 2**32 - 1)
