@@ -128,6 +128,10 @@ def test_hardships_are_of_the_tuned_method() -> None:
     done = tuned([OURS, "DSGD"], {})
     hard = plan.hardships(plan.place(ARENA, BY_NAME[OURS], done))
     assert list(hard) == list(plan.HARDSHIPS)
+    for group in hard.values():  # can be had together
+        algorithm, mixing = make_algorithm(group.example), make_mixing(group.example, make_graph(group.example))
+        assert isinstance(algorithm, Algorithm)
+        algorithm.check(mixing)
     assert hard[plan.FAILING].example.link_failures == 0.2
     assert hard[plan.UNCAPPED].example.weight_cap == 1e6
     assert list(plan.hardships(plan.place(ARENA, BY_NAME["DSGD"], done))) == [plan.FAILING, plan.LABELS]

@@ -246,10 +246,14 @@ def places(arena: Arena, done: Done) -> dict[str, Place]:
 
 
 def hardships(one: Place) -> dict[str, Group]:
-    """The reported runs in harder circumstances; what does nothing to an entrant is left out."""
-    capped = "weight_cap" in at_equal_rounds(one).example.model_dump(exclude_none=True)
+    """The reported runs in harder circumstances; what does nothing to an entrant is left out.
+
+    Compressed messages need the same W in every round, so where links fail they are not compressed.
+    """
+    usual = at_equal_rounds(one).example
+    capped, whole = usual.weight_cap is not None, {"compression": "none"} if usual.compression else {}
     return {
-        name: at_equal_rounds(one, **fields)
+        name: at_equal_rounds(one, **fields, **(whole if "link_failures" in fields else {}))
         for name, fields in HARDSHIPS.items()
         if one.entrant.name in SUFFER and (capped or "weight_cap" not in fields)
     }

@@ -73,6 +73,9 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
                 Picture(folder / "floats.png", "Worst accuracy of the consensus model against floats sent."),
                 _table(here, counted, done),
                 Heading("Harder circumstances", 3),
+                Text(
+                    "Compressed messages need the same links in every round; where links fail, they are not compressed."
+                ),
                 _hard_table(here, done),
                 Heading(f"{OURS} in other ways", 3),
                 Text(
