@@ -374,6 +374,7 @@ def reproduce(
 ) -> None:
     """The paper: its figures, table and theory, and what came of each claim; or the league of methods beyond it."""
     from drdsgd.experiment import default_threads
+    from drdsgd.paper import reports
     from drdsgd.paper import reproduce as paper
     from drdsgd.paper.plan import Settings
     from drdsgd.progress import bar
@@ -399,6 +400,9 @@ def reproduce(
             )  # fmt: skip
         _show_claims(claims)
         print(f"results: {folder}")
+        for report in (folder / name / reports.NAME for name in claims):
+            if report.exists():  # not of theory, nor before a run is done
+                print(f"report: {report}")
 
 
 def _count(name: str, text: str | None) -> int | None:

@@ -318,9 +318,8 @@ def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]
     runs = sum(map(len, groups.values()))
     if not shown:
         notes.append(
-            "Of these runs small records are kept: curves, and where devices end. There are no graphs, classes, losses "
-            "and weights here; drdsgd train RECORD.json does a run again, with all of it. Floats are those of the end, "
-            "taken to be sent evenly over the rounds."
+            "Kept of these runs are small records: they have no graphs, classes, losses and weights of devices (drdsgd "
+            "train RECORD.json does a run again, with all of it), and floats are taken to be sent evenly over rounds."
         )
     elif len(shown) < runs:
         notes.append(f"Devices one by one, and graphs, are those of {len(shown)} of {count_runs(runs)}.")
