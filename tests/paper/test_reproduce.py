@@ -160,7 +160,7 @@ def test_the_reports_open_in_a_browser(everything: Path, browser: Browser) -> No
             group.check()
         found.page.locator("[name=kind][value=local]").check()
         found.page.locator("[name=x][value=floats]").check()
-        found.page.locator("#spread .dot").first.click()
+        found.page.locator("#spread .dot").first.dispatch_event("click")  # others may lie above it
         found.page.keyboard.press("Escape")
         found.settle()
         labels = {f"{a}{c}" for c in _settings(name) for a in ("DSGD", "DR-DSGD")}
