@@ -39,7 +39,8 @@ class Words(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         there = (x > 0).unsqueeze(2)  # 0 fills a text up
-        return (self.scores(x) * there).sum(dim=1) / there.sum(dim=1).clamp(min=1).sqrt()
+        scores: Tensor = (self.scores(x) * there).sum(dim=1) / there.sum(dim=1).clamp(min=1).sqrt()
+        return scores
 
 
 # a device has half of one package's docstrings and half of the next one's; whole numbers stay whole numbers
