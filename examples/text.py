@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import drdsgd
 
 PACKAGES = ["asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "xml"]
-WORDS, LENGTH = 2048, 24  # words are hashed to so many numbers; a text is cut or filled to so many words
+WORDS, LENGTH = 8192, 40  # words are hashed to so many numbers; a text is cut or filled to so many words
 
 
 def numbers(text: str) -> list[int]:
@@ -31,15 +31,15 @@ def docstrings(package: str) -> list[list[int]]:
 
 
 class Words(nn.Module):
-    """The mean of the words' vectors, and a linear layer."""
+    """Every word has a score for each package, at first 0; a text's are their sum over the root of its length."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.vectors, self.scores = nn.Embedding(WORDS, 16, padding_idx=0), nn.Linear(16, len(PACKAGES))
+        self.scores = nn.Embedding.from_pretrained(torch.zeros(WORDS, len(PACKAGES)), freeze=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        there = (x > 0).sum(dim=1, keepdim=True).clamp(min=1)
-        scores: Tensor = self.scores(self.vectors(x).sum(dim=1) / there)
+        there = (x > 0).unsqueeze(2)  # 0 fills a text up
+        scores: Tensor = (self.scores(x) * there).sum(dim=1) / there.sum(dim=1).clamp(min=1).sqrt()
         return scores
 
 
@@ -54,11 +54,11 @@ for i in range(len(PACKAGES)):
 
 def train(algorithm: drdsgd.Algorithm) -> drdsgd.Result:
     torch.manual_seed(0)
-    return drdsgd.train(Words(), devices, nx.complete_graph(len(devices)), algorithm, rounds=800, reference="uniform")
+    return drdsgd.train(Words(), devices, nx.complete_graph(len(devices)), algorithm, rounds=500, reference="uniform")
 
 
-plain = train(drdsgd.dsgd(eta=0.7))
-robust = train(drdsgd.dr_dsgd(eta=0.7, mu=2.0, weights="normalized"))
+plain = train(drdsgd.dsgd(eta=2.0))
+robust = train(drdsgd.dr_dsgd(eta=2.0, mu=1.0, weights="normalized"))
 print("device holds                 texts    DSGD  DR-DSGD")
 for i, (a, b) in enumerate(zip(plain.final.consensus.per_device, robust.final.consensus.per_device, strict=True)):
     held = f"{PACKAGES[i]}, {PACKAGES[(i + 1) % len(PACKAGES)]}"

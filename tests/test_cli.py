@@ -464,6 +464,22 @@ def test_a_wrong_model_of_your_own_is_told_and_leaves_no_run(
     assert contents(tmp_path / "run") == {}
 
 
+def test_words_that_the_model_does_not_know_are_told_and_leave_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_words.py").write_text(
+        "from torch import nn\ndef net(s, c): return nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(8, c))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for k in range(3):
+        x = np.arange(400).reshape(100, 4) % 9
+        x[-1, -1] = 9 if k == 2 else 0
+        np.savez(tmp_path / f"{k}.npz", x=x, y=np.arange(100) % 2)
+    line = refused("train", "--dataset", tmp_path, "--model", "own_words:net", "--out", tmp_path / "run")
+    assert "does not take all numbers of the data, which are 0 to 9: " in line
+    assert contents(tmp_path / "run") == {}
+
+
 def test_a_model_that_is_nowhere_is_told(tmp_path: Path) -> None:
     line = refused("train", *SMALL, "--model", "own_nowhere.models:net", "--out", tmp_path / "run")
     assert line.startswith("--model own_nowhere.models:net: No module named 'own_nowhere'") and "PYTHONPATH" in line

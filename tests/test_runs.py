@@ -389,7 +389,11 @@ def test_lost_lines_are_noticed(tmp_path: Path, keep: int) -> None:
 
 def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: Path) -> None:
     arguments = ["train", *SMALL, "--mu", "0.01", "--rounds", "50"]
-    line = one_line(drdsgd(*arguments, "--out", tmp_path), status=1)
+    said = drdsgd(*arguments, "--out", tmp_path)
+    line = one_line(said, status=1)
+    # what it did until then can be looked at
+    assert said.out == f"report: {tmp_path / 'report.html'}\n"
+    assert "diverged; last evaluated after round" in (tmp_path / "report.html").read_text()
     cures = ("smaller eta", "larger mu", "--loss-clip", "--weights normalized")
     for part in ("diverged in round ", "device ", "loss ", "mu = 0.01", *cures):
         assert part in line

@@ -17,6 +17,7 @@ from drdsgd.algorithms import Algorithm
 from drdsgd.engines import Mix
 from drdsgd.errors import Diverged, InputError
 from drdsgd.gradients import loss_name
+from drdsgd.metrics import Metric
 from drdsgd.mixing import metropolis
 from drdsgd.objectives import ad_gda, kl_dro
 from drdsgd.optimizers import GossipOptimizer, OptimizerState
@@ -298,6 +299,14 @@ def test_words_stay_whole_numbers(bag: bool) -> None:
     assert torch.equal(a.theta, b.theta)
 
 
+def test_a_word_that_fills_up_is_not_trained() -> None:
+    x, y = torch.arange(160).view(K, 8, 4) % 9, torch.arange(40).view(K, 8) % 3
+    model = Words()
+    model.words = nn.Embedding(9, 4, padding_idx=0)
+    result = drdsgd.train(**options(model=model, devices=list(zip(x, y, strict=True))))
+    assert not result.model.state_dict()["words.weight"][0].any()
+
+
 def test_devices_may_be_plain_pairs() -> None:
     pairs = [(DEVICES.train.x.view(K, 20, 6)[i], DEVICES.train.y.view(K, 20)[i]) for i in range(K)]
     tests = [(DEVICES.test.x.view(K, 9, 6)[i], DEVICES.test.y.view(K, 9)[i]) for i in range(K)]
@@ -317,6 +326,24 @@ def test_local_models_are_the_devices() -> None:
         result.local_model(5)
 
 
+def words(last: int, test: bool = False) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+    """Texts of the words 0 to 8; the last word of the last device, in its training or test samples, is another."""
+    x, y = torch.arange(1600).view(2, K, 40, 4) % 9, torch.arange(40) % 3
+    x[int(test), -1, -1, -1] = last
+    return [((train, y), (tested, y)) for train, tested in zip(*x, strict=True)]
+
+
+def positive() -> list[tuple[Tensor, Tensor]]:
+    """Numbers to predict that are positive, but for one test sample of the last device."""
+    devices = [(x, y.abs() + 1) for x, y in numbers()]
+    devices[-1][1][4] = -1
+    return devices
+
+
+# where a number is negative, there is no such
+LOGARITHM = Metric("log", lambda outputs, y: (outputs.exp().log() - y.log()).abs()[:, 0], higher_is_better=False)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -328,14 +355,39 @@ def test_local_models_are_the_devices() -> None:
         ({"loss": lambda outputs, y: outputs @ y}, "the loss <lambda> does not take"),
         ({"metric": drdsgd.metrics.absolute_error()}, "one shape"),
         ({"model": nn.Linear(6, 1), "loss": lambda o, y: o.mean()}, r"scores \[8, 3\]"),
-        ({"model": Words(), "devices": [(torch.full((8, 4), 9), torch.arange(8) % 3)] * K}, "index out of range"),
+        (
+            {"model": Words(), "devices": words(9)},
+            "Words does not take all numbers of the data, which are 0 to 9: index",
+        ),
+        ({"model": Words(), "devices": words(-1)}, "does not take all numbers of the data, which are -1 to 8: "),
+        ({"model": Words(), "devices": words(9, test=True)}, "0 to 9: .*; give its embedding as many rows"),
+        ({"model": Words(), "devices": words(0), "algorithm": drdsgd.servers.fed_robust(0.1)}, "takes whole numbers"),
         ({"model": Words()}, "Words does not take the data"),
+        (
+            {"devices": positive(), "model": nn.Linear(6, 1), "metric": LOGARITHM},
+            "the metric log of device 4 is not finite after round 0, though .*: give one that is",
+        ),
     ],
 )
 def test_a_task_that_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         drdsgd.train(**options(**change))
     assert "\n" not in str(caught.value)
+
+
+def test_a_metric_of_a_run_that_diverges_is_not_blamed() -> None:
+    """The loss is bounded, so only what the model says tells that it has left the floats."""
+    own: dict[str, Any] = {"devices": numbers(), "model": nn.Sequential(nn.Linear(6, 1), Exponential())}
+    bounded: dict[str, Any] = {"loss": lambda outputs, y: outputs.clamp(max=1e3).log().mean().neg(), "eval_every": 1}
+    with pytest.raises(Diverged, match=r"diverged in round .*: the output of device 0 is not finite"):
+        drdsgd.train(**options(**own, **bounded, rounds=3, algorithm=drdsgd.dsgd(1e3)))
+
+
+class Exponential(nn.Module):
+    """Soon beyond the floats."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
 
 
 def test_a_run_of_another_version_is_not_continued() -> None:

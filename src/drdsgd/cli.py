@@ -270,13 +270,20 @@ def train(
             runs.run_together(e, folder, world, resume=resume, regroup=regroup)
             return
         what = f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}"
-        with view(_console(stderr=True), what, e.rounds) as show:
-            if world is None:
-                record = runs.run(e, folder, resume=resume, regroup=regroup, watch=watch, log=copy)
-            else:
-                together = runs.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch, log=copy)
-                assert together is not None
-                record = together
+        try:
+            with view(_console(stderr=True), what, e.rounds) as show:
+                if world is None:
+                    record = runs.run(e, folder, resume=resume, regroup=regroup, watch=watch, log=copy)
+                else:
+                    together = runs.run_together(
+                        e, folder, world, resume=resume, regroup=regroup, watch=watch, log=copy
+                    )
+                    assert together is not None
+                    record = together
+        except Diverged:
+            if records.Folder(folder).status == "diverged":  # what it did until then can be looked at
+                print(f"report: {report.write([folder], folder / 'report.html')}")
+            raise
         _show([record])
         print(f"report: {report.write([folder], folder / 'report.html')}")
     if record.status == "diverged":  # before, and now shown again
@@ -374,6 +381,7 @@ def reproduce(
 ) -> None:
     """The paper: its figures, table and theory, and what came of each claim; or the league of methods beyond it."""
     from drdsgd.experiment import default_threads
+    from drdsgd.paper import reports
     from drdsgd.paper import reproduce as paper
     from drdsgd.paper.plan import Settings
     from drdsgd.progress import bar
@@ -399,6 +407,9 @@ def reproduce(
             )  # fmt: skip
         _show_claims(claims)
         print(f"results: {folder}")
+        for report in (folder / name / reports.NAME for name in claims):
+            if report.exists():  # not of theory, nor before a run is done
+                print(f"report: {report}")
 
 
 def _count(name: str, text: str | None) -> int | None:

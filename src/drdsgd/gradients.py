@@ -28,6 +28,7 @@ __all__ = [
     "Gradient",
     "Loss",
     "check_loss",
+    "check_numbers",
     "choose_execution",
     "choose_features",
     "choose_memory_format",
@@ -105,6 +106,8 @@ def predict(flat: Flat, theta: Tensor, x: Tensor, execution: Execution = "batche
 def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
     """The faster way that works for this model and loss: "batched", but "loop" for convolutions and where vmap can't.
 
+    vmap forgets an embedding's `padding_idx`, whose row must not be trained.
+
     A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
     convolutions one after another.
 
@@ -112,6 +115,8 @@ def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
     'batched'
     """
     if flat.device.type == "cpu" and _has(flat, nn.modules.conv._ConvNd):
+        return "loop"
+    if any(getattr(module, "padding_idx", None) is not None for module in flat.module.modules()):
         return "loop"
 
     def attempt() -> None:
@@ -134,6 +139,29 @@ def choose_features(flat: Flat, x: Tensor) -> torch.dtype:
     except IndexError:  # it takes whole numbers, but has none so great; `Flat.check` will say so
         works = True
     return x.dtype if works else flat.dtype
+
+
+@torch.random.fork_rng(devices=[])
+def check_numbers(flat: Flat, x: Tensor) -> None:
+    """Refuse whole numbers x [m, ...] that a model which takes such has no place for.
+
+    An embedding has one for every number up to some: so the lowest and the highest of each place are tried.
+
+    >>> check_numbers(Flat(nn.Embedding(9, 2)), torch.tensor([[0, 8], [9, 1]]))
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: the model Embedding does not take all numbers of the data, which are 0 to 9: ...
+    """
+    places = x.reshape(len(x), -1)
+    ends = torch.cat([places.argmin(dim=0), places.argmax(dim=0)]).unique()
+    try:
+        with torch.no_grad():
+            for some in ends.split(256):
+                flat.apply(flat.views(flat.row()), x[some])
+    except (IndexError, RuntimeError) as error:  # of an embedding, and of other ways to look a number up
+        raise InputError(
+            f"the model {type(flat.module).__name__} does not take all numbers of the data, which are {int(x.min())} "
+            f"to {int(x.max())}: {one_line(error)}; give its embedding as many rows, or change the data"
+        ) from error
 
 
 def loss_name(loss: Loss) -> str:

@@ -465,6 +465,11 @@ def fed_robust(
         raise InputError(f"shift is {shift!r}: {unknown(str(shift), known)}")
 
     def init(theta: Tensor, clients: Clients) -> State:
+        if not clients.batches.dtype.is_floating_point:
+            raise InputError(
+                "FedRobust shifts inputs a little, but this model takes whole numbers (it embeds them?), which can't "
+                "be: take another algorithm, such as fed_term"
+            )
         features = math.prod(clients.batches.samples.x.shape[1:])
         size = (features, features) if shift == "matrix" else (features,)
         # Lambda - I, and delta

@@ -29,11 +29,13 @@ from drdsgd.flat import Flat, aligned
 from drdsgd.gradients import (
     Loss,
     check_loss,
+    check_numbers,
     choose_execution,
     choose_features,
     choose_memory_format,
     loss_name,
     make_forward,
+    predict,
 )
 from drdsgd.metrics import (
     Accuracy,
@@ -230,6 +232,9 @@ def trajectory(
     engine = ranks.engine(mixing, flat.dtype, flat.device, each)
     plain = data.train.x.dtype == torch.int64 and bool(data.scale == 1) and not data.shift.any()
     taken = choose_features(flat, data.train.x[:2]) if plain else flat.dtype
+    if not taken.is_floating_point:
+        for samples in (data.train, data.test):
+            check_numbers(flat, samples.x)
     batches = Batches(data, batch_size, seed, engine.rows, taken)
     x, y = batches(0, slice(0, 2))
     scored = loss is nn.functional.cross_entropy or metric == accuracy()
@@ -277,8 +282,18 @@ def trajectory(
         distance = ranks.gather(distances(state.theta, common, each))
         if not distance.isfinite().all():
             # times K: models whose mean is beyond the floats are, too
-            refuse(_not_finite(algorithm, engine.rows, state.t, loss, theta=state.theta * mixing.K))
+            refuse(_not_finite(algorithm, engine.rows, state.t, loss, model=state.theta * mixing.K))
         scores = evaluate(flat, state.theta, common, data, test_features, mode, each, metric)
+        if not (finite := scores.common.isfinite() & scores.local.isfinite()).all():
+            i = int((~finite).nonzero()[0])
+            one, first, n = slice(i, i + 1), int(data.test.starts[i]), int(data.test.sizes[i])
+            x = test_features[None, first : first + n]
+            outputs = torch.stack([predict(flat, models, x, mode) for models in (state.theta[one], common[None])], 1)
+            found = _not_finite(algorithm, engine.rows[one], state.t, loss[one], output=outputs.detach())
+            raise found or InputError(
+                f"the metric {metric.name} of device {int(engine.rows[i])} is not finite after round {state.t}, though "
+                "the models' outputs are: give one that is a finite number for every sample"
+            )
         return progress._replace(metrics=_metrics(progress, scores, distance, loss, weight, ranks, metric))
 
     @one_thread()
@@ -301,7 +316,7 @@ def trajectory(
         seconds = progress.seconds + time.perf_counter() - begun
         due = state.t % eval_every == 0 or state.t == rounds
         agree = due or (agree_every is not None and state.t % agree_every == 0)
-        refuse(_not_finite(algorithm, engine.rows, state.t, info.loss, info.weight), now=agree)
+        refuse(_not_finite(algorithm, engine.rows, state.t, info.loss, weight=info.weight), now=agree)
         progress = Progress(
             state, progress.floats_sent + info.floats_sent, seconds, None,
             progress.bytes_sent + info.bytes_sent, progress.exchange_seconds + info.exchange_seconds,
@@ -410,19 +425,14 @@ def _copy(state: State) -> State:
 
 
 def _not_finite(
-    algorithm: Algorithm | ServerAlgorithm,
-    rows: Tensor,
-    t: int,
-    loss: Tensor,
-    weight: Tensor | None = None,
-    theta: Tensor | None = None,
+    algorithm: Algorithm | ServerAlgorithm, rows: Tensor, t: int, loss: Tensor, **more: Tensor
 ) -> Diverged | None:
-    """What to raise if a loss [n], weight [n] or model [n, d] of the devices `rows` is not finite in round t.
+    """What to raise if a loss [n], or a weight [n], model [n, d], ... of the devices `rows` is not finite in round t.
 
     Models are looked at only where they are evaluated: one that is not finite shows in its next loss anyway.
     """
-    for what, values in (("loss", loss), ("weight", weight), ("model", theta)):
-        if values is None or values.isfinite().all():
+    for what, values in {"loss": loss, **more}.items():
+        if values.isfinite().all():
             continue
         i = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
         device = int(rows[i])

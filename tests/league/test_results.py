@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def test_before_anything_is_done_there_is_a_page_that_says_so(tmp_path: Path) ->
     words = " ".join(said.out.split())  # lines are broken where the terminal ends
     assert "not run yet" in words and "(wanted: at most 5 points below)" in words
     assert {f"{name}.png" for name in PICTURES} <= {path.name for path in (tmp_path / "league").iterdir()}
-    assert not (tmp_path / "league" / "results.csv").exists()
+    assert not any((tmp_path / "league" / name).exists() for name in ("results.csv", "report.html"))
+    assert said.out.splitlines()[-1] == f"results: {tmp_path}"
 
 
 def test_everybody_is_in_the_tables_best_first(tmp_path: Path) -> None:
@@ -59,6 +61,12 @@ def test_everybody_is_in_the_tables_best_first(tmp_path: Path) -> None:
             store.keep(run)
     said = drdsgd("reproduce", "league", "--quick", "--only-known", "--out", tmp_path, "--records", tmp_path)
     assert said.status == 0, said.err
+    report = tmp_path / "league" / "report.html"
+    assert said.out.splitlines()[-1] == f"report: {report}"
+    headlines = re.findall(r'<p class="headline">(.*?): its accuracy', report.read_text(encoding="utf-8"))
+    settings = [f"{arena.data}, {arena.graph}" for arena in plan.arenas(QUICK)]
+    settings.insert(1, f"{settings[0]}, equal floats")
+    assert headlines == [f"{OURS}, {one} serves the worst-off device better than DSGD, {one}" for one in settings]
     page = (tmp_path / "league" / "README.md").read_text(encoding="utf-8")
     table = page[page.index("ring: equal rounds") : page.index("CIFAR-10, ")].splitlines()
     ranked = [line.split(" | ")[0].removeprefix("| ").strip("*") for line in table if "| 0 of 2 |" in line]

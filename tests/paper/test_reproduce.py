@@ -10,12 +10,12 @@ import shlex
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from matplotlib.figure import Figure
+from playwright.sync_api import Browser
 
 from drdsgd import datasets, plots
 from drdsgd.paper import draw, theory
@@ -25,6 +25,8 @@ from drdsgd.paper.store import Store, kept
 from drdsgd.records import Folder, read
 from tests.killing import process, program
 from tests.program import Crash, contents, drdsgd, refused, wait_for
+from tests.test_report_in_browser import browser as browser  # a fixture
+from tests.test_report_in_browser import opened
 
 # all of it on one worker, so that it is done once
 pytestmark = pytest.mark.xdist_group("reproduce")
@@ -126,6 +128,8 @@ def test_a_second_time_nothing_runs_and_nothing_changes(everything: Path) -> Non
         for name in ("fig1", "theory"):
             said = drdsgd("reproduce", name, *QUICK, "--out", everything)
             assert said.status == 0 and "is of before" not in said.err
+            last = f"results: {everything}" if name == "theory" else f"report: {everything / name / 'report.html'}"
+            assert said.out.splitlines()[-1] == last
     assert contents(everything) == before
 
 
@@ -147,24 +151,37 @@ def test_another_folder_takes_the_records_that_fit(everything: Path, tmp_path: P
     assert contents(tmp_path / "out" / "runs").items() <= contents(everything / "runs").items()
 
 
-class Page(HTMLParser):
-    """What a page would load, and how deep it is."""
+def test_the_reports_open_in_a_browser(everything: Path, browser: Browser) -> None:
+    for name in ("fig1", "fig4"):  # of one setting, and of several
+        file = everything / name / "report.html"
+        found = opened(browser, file)
+        for group in found.page.locator("[name=group]").all():
+            group.check()
+        found.page.locator("[name=kind][value=local]").check()
+        found.page.locator("[name=x][value=floats]").check()
+        found.page.locator("#spread .dot").first.dispatch_event("click")  # others may lie above it
+        found.page.keyboard.press("Escape")
+        found.settle()
+        labels = {f"{a}{c}" for c in _settings(name) for a in ("DSGD", "DR-DSGD")}
+        assert set(found.lines("curve-worst")) == set(found.lines("apart")) == labels
+        assert found.page.locator(".headline").count() == len(_settings(name))
+        assert "local model" in found.text("#curve-worst figcaption")
+        assert "(a quick check" in found.text("h1")
+        found.page.close()
+        assert (found.errors, found.requests) == ([], [file.as_uri()])
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.tags: set[str] = set()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+def _settings(name: str) -> list[str]:
+    """What labels say of the settings of a part; nothing if there is one."""
+    found = PARTS[name].comparisons(Settings((0, 1), ROUNDS, True))
+    return [f", {c.name}" for c in found] if len(found) > 1 else [""]
 
 
-def test_the_pages(everything: Path) -> None:
-    page = Page()
-    page.feed((everything / "report.html").read_text())
-    assert page.loads and all(load.startswith("data:image/png;base64,") for load in page.loads)
-    assert "script" not in page.tags
+def test_every_part_has_a_report_but_theory(everything: Path) -> None:
+    assert {path.parent.name for path in everything.rglob("report.html")} == {*PARTS}
+
+
+def test_the_page(everything: Path) -> None:
     text = (everything / "README.md").read_text()
     first = text[: text.index("## ")].replace(r"\|", "|")
     for name in (*PARTS, "theory"):  # all verdicts stand on the first page, the bad ones, too

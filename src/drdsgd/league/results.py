@@ -27,7 +27,7 @@ from drdsgd.league.plan import (
     reported,
     variants,
 )
-from drdsgd.paper import pages
+from drdsgd.paper import pages, reports
 from drdsgd.paper.claims import Claim, paired
 from drdsgd.paper.pages import Block, Heading, Picture, Table, Text
 from drdsgd.paper.parts import Row
@@ -47,14 +47,16 @@ MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another pr
 
 
 def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
-    """Write the page, the CSV files and the pictures; the goals with their verdicts."""
+    """Write the page, the CSV files, the pictures and the report; the goals with their verdicts."""
     claims = goals(s, done)
     blocks: list[Block] = [Heading(TITLE, 1), *_about(s), verdict_table(claims, "wanted")]
     ends_, tuning = [], []
+    compared: dict[str, dict[str, Group]] = {}
     for arena in arenas(s):
         here = places(arena, done)
         ends_ += list(_end_rows(arena, here, done))
         tuning += list(_tuning_rows(here))
+        compared[f"{arena.data}, {arena.graph}"] = {name: at_equal_rounds(one) for name, one in here.items()}
         stem = folder / f"front-{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
         _save(front(arena, here, done), stem)
         blocks += [
@@ -68,6 +70,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
         if arena.main:
             counted = {name: reported(one, here["DSGD"], done) for name, one in here.items()}
             _save(against_floats(counted, done), folder / "floats")
+            compared[f"{arena.data}, {arena.graph}, equal floats"] = counted
             blocks += [
                 Heading(f"{arena.data}, {arena.graph}: equal floats sent"),
                 Picture(folder / "floats.png", "Worst accuracy of the consensus model against floats sent."),
@@ -87,6 +90,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
     write_csv(folder / "results.csv", ends_)
     write_csv(folder / "tuning.csv", tuning)
     write_verdicts(folder, claims)
+    reports.write(compared, TITLE, s, done, folder)
     write_text(folder / "README.md", pages.markdown(blocks, folder))
     return claims
 

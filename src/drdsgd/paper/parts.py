@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from drdsgd.paper import draw, fair, fig1, fig2, fig3, fig4, fig5, table1
 from drdsgd.paper.claims import Claim
 from drdsgd.paper.plan import Comparison, Group, Settings
+from drdsgd.paper.reports import Compared
 from drdsgd.paper.store import Done
 
 __all__ = ["PARTS", "Part", "Row"]
@@ -31,6 +32,8 @@ class Part:
     comparisons: Callable[[Settings], list[Comparison]]
     readings: Callable[[Settings], dict[str, Group]]
     """Other ways to read what the paper leaves open, beside its own setting."""
+    compared: Callable[[Settings], Compared]
+    """What its report shows."""
 
 
 class _Figure(Protocol):
@@ -61,7 +64,10 @@ def _figure(
             found += fair.variants(c, s, done).values()
         return found + list(readings(s).values())
 
-    return Part(module.TITLE, groups, module.claims, drawn, module.comparisons, readings)
+    def compared(s: Settings) -> Compared:
+        return {c.name: c.pair(s) for c in module.comparisons(s)}
+
+    return Part(module.TITLE, groups, module.claims, drawn, module.comparisons, readings, compared)
 
 
 def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path, str]]:
@@ -105,11 +111,21 @@ def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
     }
 
 
+def _compared_table(s: Settings) -> Compared:
+    # the largest mu, which is the closest to plain training, is the one that others are compared with
+    return {
+        data: {f"DR-DSGD, mu = {mu:g}": group for mu, group in reversed(table1.rows(s, data).items())}
+        for data in table1.PRINTED
+    }
+
+
 PARTS: dict[str, Part] = {
     "fig1": _figure(fig1, _draw_curves(fig1)),
     "fig2": _figure(fig2, _draw_curves(fig2), fig2.readings),
     "fig3": _figure(fig3, _draw_spread),
     "fig4": _figure(fig4, _draw_denser),
     "fig5": _figure(fig5, _draw_topologies),
-    "table1": Part(table1.TITLE, table1.groups, table1.claims, _draw_table, lambda s: [], table1.slow_readings),
+    "table1": Part(
+        table1.TITLE, table1.groups, table1.claims, _draw_table, lambda s: [], table1.slow_readings, _compared_table
+    ),
 }

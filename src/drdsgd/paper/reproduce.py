@@ -42,8 +42,8 @@ def reproduce(
     """Do what these figures and tables need and is not done yet, write what came out, and give the claims of each.
 
     `known` is a folder of records that are taken where they fit; with `only_known` nothing else is done, and what came
-    out is that of the runs that are there. All parts together also become a page, as `README.md` and `report.html`; the
-    league has one of its own.
+    out is that of the runs that are there. What is made of runs has a `report.html`; all parts together also become a
+    page, `README.md`, and the league has one of its own.
     """
     chosen = [name for name in (*PARTS, "theory") if name in names or "all" in names]
     parts = {name: PARTS[name] for name in chosen if name in PARTS}
@@ -116,7 +116,6 @@ def _write(
         blocks = _first(s, claims, len(runs), len(planned)) + _fair_section(s, store.runs, out / "fair")
         blocks += sections + _last(s, runs, out)
         write_text(page, pages.markdown(blocks, out))
-        write_text(out / "report.html", pages.html(blocks, TITLE))
     elif sections and page.exists() and pages.markdown(sections, out) not in page.read_text("utf-8"):
         say(f"{page} is of before: {_command(s, out)} --only-known brings it up to date")
     return claims

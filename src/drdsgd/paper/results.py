@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drdsgd.files import write_text
-from drdsgd.paper import fair, table1
+from drdsgd.paper import fair, reports, table1
 from drdsgd.paper.claims import Claim
 from drdsgd.paper.pages import Block, Heading, Picture, Table, Text
 from drdsgd.paper.parts import Part, Row
@@ -30,10 +30,11 @@ LABELS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stde
 
 
 def write(part: Part, claims: Sequence[Claim], s: Settings, done: Done, folder: Path) -> list[Block]:
-    """Write a part's CSV files, pictures and verdicts into a folder, and give its section of the page."""
+    """Write a part's CSV files, pictures, verdicts and report into a folder, and give its section of the page."""
     for name, rows in tables(part, s, done).items():
         write_csv(folder / f"{name}.csv", rows)
     write_verdicts(folder, claims)
+    reports.write(part.compared(s), part.title, s, done, folder)
     return section(part, s, done, claims, part.draw(s, done, folder))
 
 

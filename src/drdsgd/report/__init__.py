@@ -22,14 +22,17 @@ __all__ = ["COLOURS", "page", "write"]
 
 def write(paths: Sequence[Path], out: Path, title: str = "drdsgd report") -> Path:
     """Write one HTML file about all runs at or below the paths; it needs no network and no other file."""
-    text = page(groups(find_runs(paths)), title)
+    text = page(groups(find_runs(paths)), title=title)
     write_text(out, text)
     return out
 
 
-def page(groups: Groups, title: str = "drdsgd report") -> str:
-    """The whole page."""
-    drawn = content(groups)
+def page(*compared: Groups, title: str = "drdsgd report") -> str:
+    """The whole page. Groups of one mapping are compared with each other; of several mappings each has its answer.
+
+    Labels must differ, also between mappings.
+    """
+    drawn = content(*compared)
     here = files("drdsgd.report")
     style, script = ((here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     looks = {"colours": COLOURS, "dashes": DASHES, "scale": SCALE}
@@ -39,7 +42,7 @@ def page(groups: Groups, title: str = "drdsgd report") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f"{body(groups, title, drawn)}\n"
+        f"{body(compared, title, drawn)}\n"
         f'<script type="application/json" id="data">{_script_json(drawn | looks)}</script>\n'
         f"<script>\n{script}</script>\n</body>\n</html>\n"
     )

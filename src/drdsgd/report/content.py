@@ -2,7 +2,8 @@
 
 Numbers over seeds are those of `summary`. Devices' own histories are the bulk of a page, so they have a budget: the
 first seed of every group comes first, then the second ones, and rounds are thinned; `left_out` says in words what that
-cost. Everything is lists, numbers and text, ready for JSON; what is not known is None.
+cost. Everything is lists, numbers and text, ready for JSON; what is not known is None. Runs that do not say who is
+connected with whom (`paper.reports`) have curves and ends only.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from drdsgd.summary import (
     table,
 )
 
-__all__ = ["content", "degrees", "status"]
+__all__ = ["all_of", "content", "degrees", "status"]
 
 # what keeps a page of fifty runs or a thousand devices far below 10 MB
 POINTS = 4000  # of all curves of one plot
@@ -47,8 +48,14 @@ LABELS = 6  # that a device's text names
 VISIBLE = 6  # groups that are shown at first, if there are many
 
 
-def content(groups: Groups) -> dict[str, Any]:
-    """All that the page draws."""
+def all_of(compared: Sequence[Groups]) -> Groups:
+    """Every group of several mappings, in their order."""
+    return {label: group for groups in compared for label, group in groups.items()}
+
+
+def content(*compared: Groups) -> dict[str, Any]:
+    """All that the page draws; what it shows at first is of the first mapping."""
+    groups = all_of(compared)
     shown = _shown_runs(groups)
     frames = max(2, HISTORY // max(1, sum(min(DEVICES, _size(record)) for _, record in shown)))
     return {
@@ -56,8 +63,8 @@ def content(groups: Groups) -> dict[str, Any]:
         "groups": [_group(label, group, _points(groups)) for label, group in groups.items()],
         "runs": [_run(i, record, min(FRAMES, frames)) for i, record in shown],
         "pairs": _pairs([record for _, record in shown]),
-        "visible": _visible(groups),
-        "start": _start(groups, shown),
+        "visible": _visible(compared[0]),
+        "start": _start(compared[0], shown),
         "left_out": _left_out(groups, [record for _, record in shown], min(FRAMES, frames)),
     }
 
@@ -174,10 +181,15 @@ def _classes(ends: Sequence[Record]) -> list[list[float | None]] | None:
 
 
 def _shown_runs(groups: Groups) -> list[tuple[int, Record]]:
-    """The runs whose devices are in the page, each with the number of its group, as far as the budget goes."""
+    """The runs whose devices are in the page, each with the number of its group, as far as the budget goes.
+
+    None of those that do not say where devices are in a graph.
+    """
     chosen: list[tuple[int, Record]] = []
     room = HISTORY
     for i, record in _first_seeds_first(groups):
+        if not _size(record):
+            continue
         room -= min(DEVICES, _size(record)) * min(FEWEST, len(record.metrics))
         if room < 0 and chosen:
             break
@@ -297,23 +309,28 @@ def _start(groups: Groups, shown: Sequence[tuple[int, Record]]) -> int:
     row = best(table(groups))
     spoken_of = None if row is None else list(groups).index(row.label)
     order = sorted(range(len(shown)), key=lambda k: (shown[k][0] != spoken_of, shown[k][1].status != "finished"))
-    return order[0]
+    return order[0] if order else 0
 
 
 def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]:
     """What the page does not hold, in words."""
     notes = []
     runs = sum(map(len, groups.values()))
-    if len(shown) < runs:
+    if not shown:
+        notes.append(
+            "Kept of these runs are small records: they have no graphs, classes, losses and weights of devices (drdsgd "
+            "train RECORD.json does a run again, with all of it), and floats are taken to be sent evenly over rounds."
+        )
+    elif len(shown) < runs:
         notes.append(f"Devices one by one, and graphs, are those of {len(shown)} of {count_runs(runs)}.")
-    most = max(len(record.metrics) for record in shown)
+    most = max((len(record.metrics) for record in shown), default=0)
     if most > frames:
         notes.append(f"Of up to {most} evaluations of a run, devices are shown at {frames}, evenly spread.")
     points = max(len(record.metrics) for group in groups.values() for record in group)
     if points > _points(groups):
         notes.append(f"Curves are drawn through {_points(groups)} of up to {points} evaluations, evenly spread.")
-    if (K := max(map(_size, shown))) > DEVICES:
+    if (K := max(map(_size, shown), default=0)) > DEVICES:
         notes.append(f"Of {K} devices, {DEVICES} are drawn: the {DEVICES // 3} worst-off, and a sample of the others.")
-    if (links := max(len(record.network.edges) for record in shown)) > LINKS:
+    if (links := max((len(record.network.edges) for record in shown), default=0)) > LINKS:
         notes.append(f"Of up to {links} links in a graph, about {LINKS} are drawn.")
     return notes

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from drdsgd.records import Record
-from drdsgd.report.content import status
+from drdsgd.report.content import all_of, status
 from drdsgd.summary import (
     KINDS,
     MEASURES,
@@ -39,19 +39,20 @@ SCALE = (
 )  # fmt: skip
 
 
-def body(groups: Groups, title: str, drawn: dict[str, Any]) -> str:
-    """All of the page but its data and its script: six questions in their order."""
-    rows = table(groups)
+def body(compared: Sequence[Groups], title: str, drawn: dict[str, Any]) -> str:
+    """All of the page but its data and its script: six questions in their order, without what no run can say."""
+    groups, rows = all_of(compared), [table(some) for some in compared]
+    devices = bool(drawn["runs"])  # one by one, over rounds
     return "\n".join(
         [
             f'<header><h1>{escape(title)}</h1><p class="soft">{escape(_scope(groups))}</p></header>',
             "<main>",
-            _answer(rows, len(groups)),
+            _answer(rows),
             _controls(groups, drawn),
             _path(groups, drawn),
-            _devices(),
-            _fairness(),
-            _agreement(groups, rows),
+            *([_devices()] if devices else []),
+            _fairness(devices),
+            _agreement(groups, [row for some in rows for row in some]),
             _runs(groups, drawn),
             "</main>",
             '<div id="following" role="status" hidden></div><div id="tip" role="tooltip" hidden></div>',
@@ -63,7 +64,7 @@ def _scope(groups: Groups) -> str:
     """What the page is about, in a line."""
     runs = [record for group in groups.values() for record in group]
     e = runs[0].experiment
-    sizes = sorted({len(record.network.positions) for record in runs})
+    sizes = sorted({record.experiment.devices for record in runs})
     devices = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     datasets = sorted({record.experiment.dataset for record in runs})
     on = f" on {datasets[0]}" if len(datasets) == 1 else ""
@@ -71,11 +72,11 @@ def _scope(groups: Groups) -> str:
     return f"{count_runs(len(runs))}{on}, {devices} devices{rounds}"
 
 
-def _section(name: str, number: int, question: str, *parts: str) -> str:
+def _section(name: str, question: str, *parts: str) -> str:
     inside = "\n".join(part for part in parts if part)
     return (
         f'<section id="{name}" aria-labelledby="{name}-title">'
-        f'<h2 id="{name}-title"><span class="number">{number}</span>{question}</h2>\n{inside}\n</section>'
+        f'<h2 id="{name}-title"><span class="number"></span>{question}</h2>\n{inside}\n</section>'
     )
 
 
@@ -93,21 +94,23 @@ def _figure(name: str, title: str, what: str, classes: str = "") -> str:
 # ---------------------------------------------------------------------- answer
 
 
-def _answer(rows: Sequence[Row], groups: int) -> str:
-    notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(rows))
+def _answer(compared: Sequence[Sequence[Row]]) -> str:
+    """A sentence, its numbers and a table for the groups that are compared with each other."""
     question = "Is the worst-off device served better, and at what price?"
-    if groups == 1:
+    if all(len(rows) == len(KINDS) for rows in compared):
         question = "How is the worst-off device served?"
-    return _section(
-        "answer",
-        1,
-        question,
-        f'<p class="headline">{_emphasised(headline(rows))}</p>',
-        f'<ul class="notes">{notes}</ul>' if notes else "",
-        _tiles(rows),
-        _TERMS,
-        _table(rows),
-    )
+    parts, before = [], 0
+    for rows in compared:
+        notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(rows))
+        parts += [
+            f'<p class="headline">{_emphasised(headline(rows))}</p>',
+            f'<ul class="notes">{notes}</ul>' if notes else "",
+            _tiles(rows),
+            "" if before else _TERMS,
+            _table(rows, before),
+        ]
+        before += len(rows) // len(KINDS)
+    return _section("answer", question, *parts)
 
 
 _TERMS = """<p class="explained">Devices on a graph train one model together; each talks to its neighbours only, keeps
@@ -164,12 +167,13 @@ def _wide(value: Estimate) -> str:
     return str(value).replace(" ", "&nbsp;")
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Row], before: int) -> str:
+    """A row per group and kind of model; so many groups stand `before` these on the page, which have their colours."""
     compared = any(row.worst_difference is not None for row in rows)
     names = ["seeds", "average", "worst", "worst 10 %", "STDEV"]
     names += ["Δ worst", "Δ average"] if compared else []
     head = "<td></td>" + "".join(f'<th scope="col">{name}</th>' for name in names)
-    place = {label: i for i, label in enumerate(dict.fromkeys(row.label for row in rows))}
+    place = {label: i for i, label in enumerate(dict.fromkeys(row.label for row in rows), start=before)}
     parts = []
     for kind in KINDS:
         name = "consensus model" if kind == "consensus" else "local models"
@@ -177,7 +181,8 @@ def _table(rows: Sequence[Row]) -> str:
         parts.append(f'<tbody><tr class="kind"><th colspan="{len(names) + 1}" scope="rowgroup">{name}</th></tr>{lines}')
     notes = ["Accuracy in % at the end", *legend(rows)]
     return (
-        f'<div class="scroll tall" tabindex="0" role="region" aria-label="Results at the end">'
+        '<div class="scroll tall" tabindex="0" role="region" '
+        f'aria-label="Results at the end{f" ({escape(rows[0].label)} and others)" * bool(before)}">'
         f"<table><caption>{escape('; '.join(notes))}.</caption>"
         f"<thead><tr>{head}</tr></thead>{'</tbody>'.join(parts)}</tbody></table></div>"
     )
@@ -253,7 +258,6 @@ def _path(groups: Groups, drawn: dict[str, Any]) -> str:
     left_out = "".join(f"<li>{escape(note)}</li>" for note in drawn["left_out"])
     return _section(
         "path",
-        2,
         "How did it get there?",
         f'<p class="explained">{" ".join(notes)}</p>',
         f'<div class="grid">{figures}</div>',
@@ -264,7 +268,6 @@ def _path(groups: Groups, drawn: dict[str, Any]) -> str:
 def _devices() -> str:
     return _section(
         "devices",
-        3,
         "Who is the worst-off device, and why?",
         '<p class="explained">The graph of one run: lines are links, and each circle is a device, coloured by its '
         "accuracy and the larger, the more it counts in training. A device's <dfn>weight</dfn> is how much its data "
@@ -283,10 +286,10 @@ def _devices() -> str:
     )
 
 
-def _fairness() -> str:
+def _fairness(devices: bool) -> str:
+    """How devices end and, where that is known, each one's way there."""
     return _section(
         "fairness",
-        4,
         "How fair is it?",
         _figure(
             "spread",
@@ -294,13 +297,19 @@ def _fairness() -> str:
             "Every device of every finished run; the box holds the middle half of them, its line is the median. "
             "The further left a row reaches, the worse off are its last devices.",
         ),
+        _over_rounds() if devices else "",
+    )
+
+
+def _over_rounds() -> str:
+    return (
         _figure(
             "classes",
             "Accuracy per class",
             "How often the consensus model is right on each label, in %, over all devices' test samples together. "
             "A device that holds mostly the labels with low bars is badly served.",
-        ),
-        '<div class="grid">'
+        )
+        + '<div class="grid">'
         + _figure(
             "weights",
             "How much each device counts",
@@ -312,7 +321,7 @@ def _fairness() -> str:
             "Each device's training loss",
             "On its mini-batch of the round. A robust method turns a high loss into a high weight.",
         )
-        + "</div>",
+        + "</div>"
     )
 
 
@@ -324,7 +333,6 @@ def _agreement(groups: Groups, rows: Sequence[Row]) -> str:
     )
     return _section(
         "agreement",
-        5,
         "Did the network agree?",
         '<p class="explained">Nobody averages all models during training; devices only talk to neighbours. The '
         "<dfn>consensus distance</dfn> is the mean squared distance of devices' models from their mean: near zero, all "
@@ -364,7 +372,6 @@ def _runs(groups: Groups, drawn: dict[str, Any]) -> str:
     parts = "".join(_group(i, label, group) for i, (label, group) in enumerate(groups.items()))
     return _section(
         "runs",
-        6,
         "What exactly was run?",
         '<p class="explained">A run is a function of its settings: the same settings, versions and number of threads '
         "give the same numbers again.</p>",
@@ -389,7 +396,7 @@ def _group(i: int, label: str, group: Sequence[Record]) -> str:
         "</summary>"
         f'<ul class="runs">{runs}</ul>'
         f"<p>To repeat the run of seed {first.experiment.seed}, save its settings as <code>config.toml</code> "
-        "(they are in the run's folder, too) and run</p>"
+        "(they are at the path above, too) and run</p>"
         f'<div class="copied"><pre class="command">drdsgd train config.toml --out again</pre>'
         '<button type="button" class="copy">Copy</button></div>'
         f'{other}<div class="copied"><pre class="config">{escape(first.experiment.to_toml())}</pre>'

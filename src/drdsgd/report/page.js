@@ -234,7 +234,11 @@
     return {label: `device ${state.device}, ${runName(r)}`, x: r[state.x], y: value(r).map(row => row[k]), error: null,
       colour: colour(r.group), kind: 'followed', group: r.group};
   });
-  const cursor = () => { const r = run(), f = frame(r); return f === r.rounds.length - 1 ? null : r[state.x][f]; };
+  const cursor = () => {
+    if (!runs.length) return null;
+    const r = run(), f = frame(r);
+    return f === r.rounds.length - 1 ? null : r[state.x][f];
+  };
   const accuracyText = (y, error) => `${estimate(y, error)} %`;
 
   // ---------------------------------------------------------------------- curves
@@ -633,17 +637,18 @@
 
   // ---------------------------------------------------------------------- draw
 
-  const figures = {
+  // those that have a place on the page; without runs whose devices are known one by one, some have none
+  const figures = Object.fromEntries(Object.entries({
     ...Object.fromEntries(Object.keys(data.measures).map(measure => [`curve-${measure}`, curve(measure)])),
     graph, spread, classes,
     weights: perDevice(r => r.share, 'weight / average', times),
     losses: perDevice(r => r.loss, 'loss', short),
     apart,
-  };
+  }).filter(([id]) => $(id)));
   const keyed = new Set(['classes', 'apart', ...Object.keys(data.measures).map(measure => `curve-${measure}`)]);
 
   function draw() {
-    moment();
+    if (runs.length) moment();
     for (const [id, figure] of Object.entries(figures)) {
       const holder = $(id), says = figure.says();
       figure.draw(holder.querySelector('.plot'), says);
@@ -654,7 +659,7 @@
       }
       if (holder.querySelector('.numbers').open) fill(holder.querySelector('.numbers'), figure);
     }
-    card();
+    if (runs.length) card();
     const bar = $('following');
     bar.hidden = state.device === null;
     if (state.device !== null) {
@@ -732,16 +737,7 @@
     }, 450);
   }
 
-  function listen() {
-    $('controls').addEventListener('change', event => {
-      const {name, value, checked} = event.target;
-      if (name === 'group') {
-        const visible = new Set(state.visible);
-        if (checked) visible.add(Number(value)); else visible.delete(Number(value));
-        update({visible});
-      } else update({[name]: value});
-    });
-    $('controls').addEventListener('submit', event => event.preventDefault());
+  function listenToRun() {
     $('run').append(...runs.map((r, i) => html('option', {value: i}, r.status === 'finished' ? runName(r) : `${runName(r)} (${r.status})`)));
     $('run').addEventListener('change', event => {
       const next = Number(event.target.value);
@@ -754,6 +750,19 @@
       update({round: f === r.rounds.length - 1 ? Infinity : r.rounds[f]});
     });
     $('play').addEventListener('click', () => playing === null ? play() : stop());
+  }
+
+  function listen() {
+    $('controls').addEventListener('change', event => {
+      const {name, value, checked} = event.target;
+      if (name === 'group') {
+        const visible = new Set(state.visible);
+        if (checked) visible.add(Number(value)); else visible.delete(Number(value));
+        update({visible});
+      } else update({[name]: value});
+    });
+    $('controls').addEventListener('submit', event => event.preventDefault());
+    if (runs.length) listenToRun();
     document.addEventListener('keydown', event => {
       if (event.key === 'Escape') { hideTip(); if (state.device !== null) update({device: null}); }
     });
