@@ -51,12 +51,11 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
     claims = goals(s, done)
     blocks: list[Block] = [Heading(TITLE, 1), *_about(s), verdict_table(claims, "wanted")]
     ends_, tuning = [], []
-    compared: dict[str, dict[str, Group]] = {}
     for arena in arenas(s):
         here = places(arena, done)
         ends_ += list(_end_rows(arena, here, done))
         tuning += list(_tuning_rows(here))
-        compared[f"{arena.data}, {arena.graph}"] = {name: at_equal_rounds(one) for name, one in here.items()}
+        alike = {name: at_equal_rounds(one) for name, one in here.items()}
         stem = folder / f"front-{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
         _save(front(arena, here, done), stem)
         blocks += [
@@ -65,12 +64,13 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
                 stem.with_name(f"{stem.name}.png"),
                 "Worst against average accuracy of the consensus model; bars are standard errors.",
             ),
-            _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, done),
+            _table(here, alike, done),
         ]
         if arena.main:
             counted = {name: reported(one, here["DSGD"], done) for name, one in here.items()}
             _save(against_floats(counted, done), folder / "floats")
-            compared[f"{arena.data}, {arena.graph}, equal floats"] = counted
+            # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
+            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
             blocks += [
                 Heading(f"{arena.data}, {arena.graph}: equal floats sent"),
                 Picture(folder / "floats.png", "Worst accuracy of the consensus model against floats sent."),
@@ -90,7 +90,6 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
     write_csv(folder / "results.csv", ends_)
     write_csv(folder / "tuning.csv", tuning)
     write_verdicts(folder, claims)
-    reports.write(compared, TITLE, s, done, folder)
     write_text(folder / "README.md", pages.markdown(blocks, folder))
     return claims
 
