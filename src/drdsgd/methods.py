@@ -151,8 +151,9 @@ ALGORITHMS: dict[str, Named] = {
     "dr-qgm": Named(
         "DR-QGM", "kl-dro", "quasi-global-momentum", "this project",
         {
-            "mu": 0.3, "weights": "normalized", "loss_smoothing": 0.03, "weight_cap": 3.0,
-            "compression": "quantize:4", "gamma": 1.0,
+            # a mu that falls: while losses are far apart, a small one would make long steps of a few devices
+            "mu": 3.0, "mu_schedule": "linear:0.1", "weights": "normalized", "loss_smoothing": 0.03,
+            "weight_cap": 2.0, "compression": "quantize:4", "gamma": 1.0,
         },
     ),
 }  # fmt: skip

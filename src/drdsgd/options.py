@@ -70,8 +70,8 @@ OPTIONS: dict[str, Option] = {
     ),
     **_options(
         "Objective",
-        mu=(float, "robustness: small is worst case, large is average; default 6, of chi2-dro 1, of dr-qgm 0.3"),
-        mu_schedule=(str, "as --eta-schedule; linear:0.1 ends at a tenth of mu; default constant"),
+        mu=(float, "robustness: small is worst case, large is average; default 6, of chi2-dro 1, of dr-qgm 3"),
+        mu_schedule=(str, "as --eta-schedule; linear:0.1 ends at a tenth of mu, as dr-qgm does; default constant"),
         weights=(
             str,
             "of kl-dro: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip); default as-written",
@@ -86,7 +86,7 @@ OPTIONS: dict[str, Option] = {
             float, "weights are made from a moving average of losses; part that is new; default none, of dr-qgm 0.03"
         ),
         weight_cap=(
-            float, "bound on a device's weight, in multiples of the average device's; default none, of dr-qgm 3"
+            float, "bound on a device's weight, in multiples of the average device's; default none, of dr-qgm 2"
         ),
     ),
     **_options(
