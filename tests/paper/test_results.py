@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from drdsgd.paper.parts import PARTS
+from drdsgd.league import groups
+from drdsgd.league import results as league
+from drdsgd.league.goals import goals
+from drdsgd.paper import pages
+from drdsgd.paper.parts import PARTS, Row
 from drdsgd.paper.plan import Settings
 from drdsgd.paper.results import tables
 from drdsgd.paper.store import Done, read_records
@@ -43,8 +48,12 @@ def test_verdicts_are_those_of_the_rules(name: str, done: Done) -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_numbers_are_those_of_the_records(name: str, done: Done) -> None:
-    for table, rows in tables(PARTS[name], settings(), done).items():
-        path = RESULTS / name / f"{table}.csv"
+    assert_stored(RESULTS / name, tables(PARTS[name], settings(), done))
+
+
+def assert_stored(folder: Path, expected: Mapping[str, Sequence[Row]]) -> None:
+    for table, rows in expected.items():
+        path = folder / f"{table}.csv"
         assert path.exists() == bool(rows)
         if not rows:
             continue
@@ -55,7 +64,19 @@ def test_numbers_are_those_of_the_records(name: str, done: Done) -> None:
 
 def test_the_page_says_every_verdict() -> None:
     text = (RESULTS / "README.md").read_text().replace(r"\|", "|")
-    for path in RESULTS.glob("*/verdicts.json"):
-        for claim in json.loads(path.read_text()):
+    for name in (*PARTS, "theory"):
+        for claim in json.loads((RESULTS / name / "verdicts.json").read_text()):
             for finding in claim["findings"].values():
                 assert f"| {finding['ours']} | {finding['verdict']} |" in text
+
+
+def test_the_league_is_what_its_records_say(done: Done) -> None:
+    folder, s = RESULTS / "league", settings()
+    assert json.loads((folder / "verdicts.json").read_text()) == [asdict(goal) for goal in goals(s, done)]
+    assert_stored(folder, league.tables(s, done))
+    assert (folder / "README.md").read_text(encoding="utf-8") == pages.markdown(league.page(s, done, folder), folder)
+
+
+def test_every_record_is_of_a_plan(done: Done) -> None:
+    planned = [part.groups(settings(), done) for part in PARTS.values()] + [groups(settings(), done)]
+    assert done.keys() <= {e for some in planned for group in some for e in group.experiments}

@@ -37,9 +37,9 @@ from drdsgd.paper.store import Done, Kept, diverged, ends
 from drdsgd.plots import COLOURS
 from drdsgd.summary import KINDS, MEASURES, Estimate, Kind, Measure, signed
 
-__all__ = ["write"]
+__all__ = ["page", "tables", "write"]
 
-TITLE = "The league"
+TITLE, FLOATS = "The league", "floats"
 COLUMNS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
 # points of average accuracy that the picture of all shows; of the worst, twice as many
 SHOWN = 25.0
@@ -49,32 +49,39 @@ MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another pr
 def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
     """Write the page, the CSV files, the pictures and the report; the goals with their verdicts."""
     claims = goals(s, done)
-    blocks: list[Block] = [Heading(TITLE, 1), *_about(s), verdict_table(claims, "wanted")]
-    ends_, tuning = [], []
     for arena in arenas(s):
         here = places(arena, done)
-        ends_ += list(_end_rows(arena, here, done))
-        tuning += list(_tuning_rows(here))
-        alike = {name: at_equal_rounds(one) for name, one in here.items()}
-        stem = folder / f"front-{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
-        _save(front(arena, here, done), stem)
+        _save(front(arena, here, done), folder / _front(arena))
+        if arena.main:
+            _save(against_floats(_counted(here, done), done), folder / FLOATS)
+            # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
+            alike = {name: at_equal_rounds(one) for name, one in here.items()}
+            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
+    for name, rows in tables(s, done).items():
+        write_csv(folder / f"{name}.csv", rows)
+    write_verdicts(folder, claims)
+    write_text(folder / "README.md", pages.markdown(page(s, done, folder), folder))
+    return claims
+
+
+def page(s: Settings, done: Done, folder: Path) -> list[Block]:
+    """What the page says; its pictures are in the folder."""
+    blocks: list[Block] = [Heading(TITLE, 1), *_about(s), verdict_table(goals(s, done), "wanted")]
+    for arena in arenas(s):
+        here = places(arena, done)
         blocks += [
             Heading(f"{arena.data}, {arena.graph}: equal rounds"),
             Picture(
-                stem.with_name(f"{stem.name}.png"),
+                folder / f"{_front(arena)}.png",
                 "Worst against average accuracy of the consensus model; bars are standard errors.",
             ),
-            _table(here, alike, done),
+            _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, done),
         ]
         if arena.main:
-            counted = {name: reported(one, here["DSGD"], done) for name, one in here.items()}
-            _save(against_floats(counted, done), folder / "floats")
-            # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
-            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
             blocks += [
                 Heading(f"{arena.data}, {arena.graph}: equal floats sent"),
-                Picture(folder / "floats.png", "Worst accuracy of the consensus model against floats sent."),
-                _table(here, counted, done),
+                Picture(folder / f"{FLOATS}.png", "Worst accuracy of the consensus model against floats sent."),
+                _table(here, _counted(here, done), done),
                 Heading("Harder circumstances", 3),
                 Text(
                     "Compressed messages need the same links in every round; where links fail, they are not compressed."
@@ -87,11 +94,26 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
                 ),
                 _variants_table(here[OURS], done),
             ]
-    write_csv(folder / "results.csv", ends_)
-    write_csv(folder / "tuning.csv", tuning)
-    write_verdicts(folder, claims)
-    write_text(folder / "README.md", pages.markdown(blocks, folder))
-    return claims
+    return blocks
+
+
+def tables(s: Settings, done: Done) -> dict[str, list[Row]]:
+    """The CSV files, by name."""
+    found: dict[str, list[Row]] = {"results": [], "tuning": []}
+    for arena in arenas(s):
+        here = places(arena, done)
+        found["results"] += _end_rows(arena, here, done)
+        found["tuning"] += _tuning_rows(here)
+    return found
+
+
+def _counted(here: Mapping[str, Place], done: Done) -> dict[str, Group]:
+    """The runs that count at equal floats."""
+    return {name: reported(one, here["DSGD"], done) for name, one in here.items()}
+
+
+def _front(arena: Arena) -> str:
+    return f"front-{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
 
 
 def _about(s: Settings) -> list[Block]:
