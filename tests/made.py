@@ -40,7 +40,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def metrics(t: int, per_device: Sequence[float]) -> Metrics:
     """An evaluation in which local models are one point better than the consensus model."""
     local = Accuracy.over([v + 1 for v in per_device])
-    return Metrics(t, Accuracy.over(per_device), local, [None, 50.0], 0.1, 0.5, [1.0] * len(per_device), 10 * t, 0.1)
+    loss = 0.5 if t else 2.0
+    return Metrics(t, Accuracy.over(per_device), local, [None, 50.0], 0.1, loss, [1.0] * len(per_device), 10 * t, 0.1)
 
 
 def record(

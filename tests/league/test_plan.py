@@ -94,12 +94,29 @@ def test_equal_floats_are_more_rounds_where_less_is_sent() -> None:
         etas = [group.example.eta for group in at_floats.trials]
         for group, worst in zip(at_floats.trials, (10.0, 30.0, 20.0), strict=True):
             known |= finished(group, worst)
-        chosen = plan.reported(one, dsgd, known)
+        (chosen,) = plan.reported(one, dsgd, known)
         assert chosen.ready and chosen.example.eta == etas[1]
         assert (chosen.example.rounds, chosen.example.batch_size) == (rounds, 87)
     one, dsgd, known = sending("QG-DSGDm", 1001, done)
     assert plan.at_equal_floats(one, dsgd, known) is None
-    assert plan.reported(one, dsgd, known) == plan.at_equal_rounds(one)
+    assert plan.reported(one, dsgd, known) == (plan.at_equal_rounds(one),)
+
+
+def test_where_a_run_fails_all_are_run_again_with_shorter_steps() -> None:
+    done = tuned(["DSGD"], {})
+    eta = plan.at_equal_rounds(plan.place(ARENA, BY_NAME["DSGD"], done)).example.eta
+    for halved in range(1, 6):
+        group = plan.at_equal_rounds(plan.place(ARENA, BY_NAME["DSGD"], done))
+        first, second = (kept(e, [80.0] * e.devices) for e in group.experiments)
+        worse = [*second.train_loss[:-1], second.train_loss[0]]
+        fails = replace(second, status="diverged") if halved % 2 else replace(second, train_loss=worse)
+        assert plan.failed(fails) and not plan.failed(first)
+        done |= {first.experiment: first, second.experiment: fails}
+        one = plan.place(ARENA, BY_NAME["DSGD"], done)
+        tried = plan.attempts(one)
+        times = min(halved, plan.HALVINGS)  # then it counts as it is
+        assert [group.example.eta for group in tried] == pytest.approx([eta / 2**n for n in range(times + 1)], rel=0.02)
+        assert plan.at_equal_rounds(one) == tried[-1] and set(tried) <= set(plan.groups(S, done))
 
 
 @pytest.mark.parametrize("name", plan.VARIANTS)

@@ -117,12 +117,12 @@ def _beats_the_paper(ours: Group, s: Settings, done: Done) -> Claim:
 
 
 def _beats_the_others(here: Mapping[str, Place], s: Settings, done: Done) -> Claim:
-    ours = reported(here[OURS], here["DSGD"], done)
+    ours = reported(here[OURS], here["DSGD"], done)[-1]
     findings: dict[str, Finding] = {}
     for name, one in here.items():
         if one.entrant.kind != "without a server":
             continue
-        other = reported(one, here["DSGD"], done)
+        other = reported(one, here["DSGD"], done)[-1]
         worst, average = (_difference(ours, other, done, measure) for measure in ("worst", "average"))
         verdict = both(more(worst, AHEAD), no_price(average, ALIKE))
         findings[name] = _finding(worst, ours, other, s, done, verdict, f"average {average.format('+')}")

@@ -8,6 +8,8 @@ worst accuracy. Then it runs with the reported seeds,
     at equal floats   over as many rounds as send what DSGD sends in its T, with the best of three step sizes there
     variants          of ours, with one thing in another way, and the best of three step sizes, too
 
+Where one of the reported runs fails, which one sees without test data, all are run again with half of the step size.
+
 As in `drdsgd.paper.plan` everything is a pure function of the settings and of the runs that are done.
 """
 
@@ -16,12 +18,12 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from drdsgd.league.entrants import ENTRANTS, OURS, Entrant
-from drdsgd.league.tuning import Point, Search, search
+from drdsgd.league.tuning import Point, Search, rounded, search
 from drdsgd.paper import fig3, fig4
 from drdsgd.paper.fair import VALIDATION
 from drdsgd.paper.plan import DataName, Group, Settings, base, waiting
@@ -34,6 +36,8 @@ __all__ = [
     "arenas",
     "at_equal_floats",
     "at_equal_rounds",
+    "attempts",
+    "failed",
     "groups",
     "hardships",
     "paper_runs",
@@ -57,6 +61,8 @@ HANDFUL = ("DSGD", "DR-DSGD, normalized", "AD-GDA", "QG-DSGDm", OURS, "pooled da
 HANDFUL_SEEDS = 3
 # multiples of the step size at equal rounds that are tried where something else is changed
 AGAIN, MAIN = (1.0, 0.5, 2.0), "Erdős–Rényi, p = 0.3"
+# how often a step size is halved because a reported run failed with it
+HALVINGS = 3
 # what may happen to a method, and which ones it happens to
 FAILING, LABELS = "20 % of links fail", "one device has random labels"
 UNCAPPED = f"{LABELS}, weights not capped"
@@ -117,11 +123,13 @@ class Place:
     arena: Arena
     entrant: Entrant
     found: Search
+    attempts: tuple[Point, ...]
+    """What was chosen, and the same with shorter steps as long as a reported run failed; the last counts."""
 
     @property
     def tuned(self) -> Point | None:
-        """What was chosen; None while it is not, or where everything diverged."""
-        return None if self.found.wanted else self.found.best
+        """What counts; None while nothing is chosen, or where everything diverged."""
+        return self.attempts[-1] if self.attempts else None
 
 
 def arenas(s: Settings) -> list[Arena]:
@@ -162,7 +170,31 @@ def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
         return score(group.runs(done), group)
 
     eta = Group.of(arena.s, arena.fields(entrant)).example.eta
-    return Place(arena, entrant, search({"eta": eta, **entrant.start}, entrant.all_axes, arena.trials, known))
+    found = search({"eta": eta, **entrant.start}, entrant.all_axes, arena.trials, known)
+    if found.wanted or found.best is None:
+        return Place(arena, entrant, found, ())
+    tried = _halved(found.best, lambda point: Group.of(arena.s, {**arena.fields(entrant), **point}), done)
+    return Place(arena, entrant, found, tried)
+
+
+def failed(run: Kept) -> bool:
+    """Whether a run diverged, or ended with a training loss that is no lower than that of its first model."""
+    return run.status == "diverged" or not run.train_loss[-1] < run.train_loss[0]
+
+
+def _halved(point: Point, at: Callable[[Point], Group], done: Done) -> tuple[Point, ...]:
+    """A point, and as long as one of its runs failed the same with half of the step size."""
+    found = [point]
+    while len(found) <= HALVINGS and _complete(at(found[-1]), done) and any(map(failed, at(found[-1]).runs(done))):
+        found.append({**found[-1], "eta": rounded(found[-1]["eta"] / 2)})
+    return tuple(found)
+
+
+def attempts(one: Place) -> tuple[Group, ...]:
+    """The runs at equal rounds, also those with longer steps of which some failed; the last count."""
+    fields = one.arena.fields(one.entrant)
+    tried = tuple(Group.of(one.arena.s, {**fields, **point}) for point in one.attempts)
+    return tried or (at_equal_rounds(one),)
 
 
 def at_equal_rounds(one: Place, **changes: Any) -> Group:
@@ -192,19 +224,29 @@ class Again:
     """An entrant with something changed: trials of its step size on validation data, and the reported runs."""
 
     trials: tuple[Group, ...]
-    reported: Group
+    attempts: tuple[Group, ...]
+    """With the best step size, and then with shorter ones as long as a run failed; the last count."""
+
+    @property
+    def reported(self) -> Group:
+        """The runs that count."""
+        return self.attempts[-1]
 
 
 def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
     """With these changes to what was chosen, and the best of three step sizes."""
-    points = [{**tuned, "eta": float(f"{m * tuned['eta']:.3g}"), **changes} for m in AGAIN]
-    trials = tuple(trial(one.arena, one.entrant, point) for point in points)
+    arena, points = one.arena, [{**tuned, "eta": rounded(m * tuned["eta"]), **changes} for m in AGAIN]
+    trials = tuple(trial(arena, one.entrant, point) for point in points)
     scores = [score(group.runs(done), group) for group in trials]
+
+    def at(point: Point) -> Group:
+        fields = {**arena.fields(one.entrant), **point}
+        return Group.of(arena.s, {**fields, "eval_every": max(1, fields["rounds"] // 30)})
+
     known = [value for value in scores if value is not None]
-    best = points[scores.index(max(known))] if len(known) == len(points) else points[0]
-    fields = {**one.arena.fields(one.entrant), **best}
-    group = Group.of(one.arena.s, {**fields, "eval_every": max(1, fields["rounds"] // 30)})
-    return Again(trials, group if len(known) == len(points) else waiting(group))
+    if len(known) < len(points):
+        return Again(trials, (waiting(at(points[0])),))
+    return Again(trials, tuple(map(at, _halved(points[scores.index(max(known))], at, done))))
 
 
 def at_equal_floats(one: Place, dsgd: Place, done: Done) -> Again | None:
@@ -225,14 +267,14 @@ def variants(one: Place, done: Done) -> dict[str, Again]:
     return {} if one.tuned is None else {name: again(one, one.tuned, done, **how) for name, how in VARIANTS.items()}
 
 
-def reported(one: Place, dsgd: Place, done: Done) -> Group:
-    """The runs that count at equal floats: those at equal rounds where the two are the same, and of pooled data."""
+def reported(one: Place, dsgd: Place, done: Done) -> tuple[Group, ...]:
+    """The attempts at equal floats: those at equal rounds where the two are the same, and of pooled data."""
     if one.entrant.kind == "pooled":
-        return at_equal_rounds(one)
+        return attempts(one)
     if equal_rounds(one, dsgd, done) is None:
-        return waiting(at_equal_rounds(one))
+        return (waiting(at_equal_rounds(one)),)
     at_floats = at_equal_floats(one, dsgd, done)
-    return at_equal_rounds(one) if at_floats is None else at_floats.reported
+    return attempts(one) if at_floats is None else at_floats.attempts
 
 
 def paper_runs(s: Settings, data: DataName) -> dict[str, Group]:
@@ -269,14 +311,14 @@ def groups(s: Settings, done: Done) -> list[Group]:
         for one in here.values():
             found += [trial(arena, one.entrant, point) for point, _ in one.found.tried]
             found += [trial(arena, one.entrant, point) for point in one.found.wanted]
-            found.append(at_equal_rounds(one))
+            found += attempts(one)
             found += hardships(one).values() if arena.main else ()
         if arena.main:
             for one in here.values():
                 if (at_floats := at_equal_floats(one, here["DSGD"], done)) is not None:
-                    found += [*at_floats.trials, at_floats.reported]
+                    found += [*at_floats.trials, *at_floats.attempts]
             for variant in variants(here[OURS], done).values():
-                found += [*variant.trials, variant.reported]
+                found += [*variant.trials, *variant.attempts]
     return found
 
 

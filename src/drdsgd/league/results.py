@@ -14,6 +14,7 @@ from drdsgd.files import write_text
 from drdsgd.league.entrants import ENTRANTS, OURS
 from drdsgd.league.goals import LIMIT, goals, limit
 from drdsgd.league.plan import (
+    HALVINGS,
     HANDFUL_SEEDS,
     TRIALS,
     TUNING_SEEDS,
@@ -21,6 +22,8 @@ from drdsgd.league.plan import (
     Place,
     arenas,
     at_equal_rounds,
+    attempts,
+    failed,
     hardships,
     paper_runs,
     places,
@@ -33,7 +36,7 @@ from drdsgd.paper.pages import Block, Heading, Picture, Table, Text
 from drdsgd.paper.parts import Row
 from drdsgd.paper.plan import Group, Settings
 from drdsgd.paper.results import end_rows, verdict_table, write_csv, write_verdicts
-from drdsgd.paper.store import Done, Kept, diverged, ends
+from drdsgd.paper.store import Done, Kept, ends
 from drdsgd.plots import COLOURS
 from drdsgd.summary import KINDS, MEASURES, Estimate, Kind, Measure, signed
 
@@ -53,7 +56,8 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
         here = places(arena, done)
         _save(front(arena, here, done), folder / _front(arena))
         if arena.main:
-            _save(against_floats(_counted(here, done), done), folder / FLOATS)
+            counted = {name: tried[-1] for name, tried in _counted(here, done).items()}
+            _save(against_floats(counted, done), folder / FLOATS)
             # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
             alike = {name: at_equal_rounds(one) for name, one in here.items()}
             reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
@@ -75,7 +79,7 @@ def page(s: Settings, done: Done, folder: Path) -> list[Block]:
                 folder / f"{_front(arena)}.png",
                 "Worst against average accuracy of the consensus model; bars are standard errors.",
             ),
-            _table(here, {name: at_equal_rounds(one) for name, one in here.items()}, done),
+            _table(here, {name: attempts(one) for name, one in here.items()}, done),
         ]
         if arena.main:
             blocks += [
@@ -107,8 +111,8 @@ def tables(s: Settings, done: Done) -> dict[str, list[Row]]:
     return found
 
 
-def _counted(here: Mapping[str, Place], done: Done) -> dict[str, Group]:
-    """The runs that count at equal floats."""
+def _counted(here: Mapping[str, Place], done: Done) -> dict[str, tuple[Group, ...]]:
+    """The attempts at equal floats."""
     return {name: reported(one, here["DSGD"], done) for name, one in here.items()}
 
 
@@ -125,8 +129,10 @@ def _about(s: Settings) -> list[Block]:
             "Every method on the same devices: 25 of them, 2 shards each, the same model, batches and first model. "
             f"Each is tuned on each graph over {first[0]} trials of {first[1]} seeds on validation data cut from the "
             "training set, by the consensus model's worst accuracy: step size and schedule first, then its own "
-            f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error. CIFAR-10 is slow: a "
-            f"handful of methods, {second[0]} trials of {second[1]} seed, then {HANDFUL_SEEDS} seeds."
+            f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error. Where one of these "
+            "runs fails (it diverges, or its training loss ends no lower than it began), all are run again with half "
+            f"of the step size, up to {HALVINGS} times; the last count, and the tables say how many failed. CIFAR-10 is "
+            f"slow: a handful of methods, {second[0]} trials of {second[1]} seed, then {HANDFUL_SEEDS} seeds."
         ),
         Text(
             f"The limit is {LIMIT}: all data in one place, with the same model and as many gradients, and weights by "
@@ -138,28 +144,36 @@ def _about(s: Settings) -> list[Block]:
     ]
 
 
-def _table(here: Mapping[str, Place], by_name: Mapping[str, Group], done: Done) -> Table:
+def _table(here: Mapping[str, Place], by_name: Mapping[str, Sequence[Group]], done: Done) -> Table:
     """A row per entrant, the best worst accuracy first."""
     rows = []
     top = ends(limit(here).runs(done), "consensus", "worst")
-    for name, group in by_name.items():
-        runs = group.runs(done)
+    for name, tried in by_name.items():
+        runs, kind_of = tried[-1].runs(done), here[name].entrant.kind
         cells = [str(_estimate(runs, kind, measure)) for kind in KINDS for measure in MEASURES]
         below = paired(ends(runs, "consensus", "worst"), top)
         values = list(ends(runs, "consensus", "worst").values())
         rows.append((
             statistics.fmean(values) if values else -1.0,
             [
-                f"**{name}**" if name == OURS else name, here[name].entrant.kind, f"{group.example.rounds}",
-                _millions(runs), *cells, signed(below) if below.n else "—",
-                f"{diverged(runs)} of {len(runs)}",
+                f"**{name}**" if name == OURS else name, kind_of, f"{tried[-1].example.rounds}",
+                "—" if kind_of == "pooled" else _millions(runs), *cells, signed(below) if below.n else "—",
+                _failures(tried, done),
             ],
         ))  # fmt: skip
     columns = [
         f"{COLUMNS[measure]}{'' if kind == 'consensus' else ', local'}" for kind in KINDS for measure in MEASURES
     ]
-    head = ["method", "kind", "rounds", "million floats", *columns, "worst, from the limit", "diverged"]
+    head = ["method", "kind", "rounds", "million floats", *columns, "worst, from the limit", "failed"]
     return Table(head, [row for _, row in sorted(rows, key=lambda one: -one[0])])
+
+
+def _failures(tried: Sequence[Group], done: Done) -> str:
+    """How many runs failed at each step size."""
+    return ", ".join(
+        f"{sum(map(failed, runs))} of {len(runs)}{f' at eta / {2**n}' if n else ''}"
+        for n, runs in enumerate(group.runs(done) for group in tried)
+    )
 
 
 def _estimate(runs: Sequence[Kept], kind: Kind, measure: Measure) -> Estimate:
@@ -168,7 +182,7 @@ def _estimate(runs: Sequence[Kept], kind: Kind, measure: Measure) -> Estimate:
 
 def _hard_table(here: Mapping[str, Place], done: Done) -> Table:
     rows = [
-        [name, what, *_changes(group, at_equal_rounds(one), done)]
+        [name, what, *_changes([group], at_equal_rounds(one), done)]
         for name, one in here.items()
         for what, group in hardships(one).items()
     ]
@@ -177,29 +191,29 @@ def _hard_table(here: Mapping[str, Place], done: Done) -> Table:
 
 def _variants_table(ours: Place, done: Done) -> Table:
     usual = at_equal_rounds(ours)
-    sides = {f"**{OURS}**": usual, **{name: one.reported for name, one in variants(ours, done).items()}}
-    return Table(["", *CHANGES], [[name, *_changes(group, usual, done)] for name, group in sides.items()])
+    sides = {f"**{OURS}**": attempts(ours), **{name: one.attempts for name, one in variants(ours, done).items()}}
+    return Table(["", *CHANGES], [[name, *_changes(tried, usual, done)] for name, tried in sides.items()])
 
 
-CHANGES = ("average", "worst", "average, change", "worst, change", "million floats", "diverged")
+CHANGES = ("average", "worst", "average, change", "worst, change", "million floats", "failed")
 
 
-def _changes(group: Group, usual: Group, done: Done) -> list[str]:
-    """How a group ends, and how much of it is another end than the usual."""
-    runs, before = group.runs(done), usual.runs(done)
+def _changes(tried: Sequence[Group], usual: Group, done: Done) -> list[str]:
+    """How the last attempt ends, and how much of it is another end than the usual."""
+    runs, before = tried[-1].runs(done), usual.runs(done)
     measures: tuple[Measure, ...] = ("average", "worst")
     changes = [paired(*(ends(some, "consensus", measure) for some in (runs, before))) for measure in measures]
     return [
         *(str(_estimate(runs, "consensus", measure)) for measure in measures),
-        *(signed(change) if change.n and group != usual else "—" for change in changes),
+        *(signed(change) if change.n and tried[-1] != usual else "—" for change in changes),
         _millions(runs),
-        f"{diverged(runs)} of {len(runs)}",
+        _failures(tried, done),
     ]
 
 
 def _millions(runs: Sequence[Kept]) -> str:
-    sent = statistics.fmean(run.floats_sent for run in runs) if runs else 0
-    return f"{sent / 1e6:.0f}" if sent else "—"
+    sent = [run.floats_sent for run in runs if run.status == "finished"]
+    return f"{statistics.fmean(sent) / 1e6:.0f}" if sent else "—"
 
 
 # --------------------------------------------------------------------------------------------------- CSV
@@ -209,7 +223,7 @@ def _end_rows(arena: Arena, here: Mapping[str, Place], done: Done) -> Iterator[R
     for name, one in here.items():
         sides = {"equal rounds": at_equal_rounds(one)}
         if arena.main:
-            sides |= {"equal floats": reported(one, here["DSGD"], done), **hardships(one)}
+            sides |= {"equal floats": reported(one, here["DSGD"], done)[-1], **hardships(one)}
         if arena.main and name == OURS:
             sides |= {variant: again.reported for variant, again in variants(one, done).items()}
         for side, group in sides.items():

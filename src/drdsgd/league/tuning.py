@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Point", "Search", "search"]
+__all__ = ["Point", "Search", "rounded", "search"]
 
 # the value of every setting that is tuned, by name
 Point = Mapping[str, Any]
@@ -67,7 +67,7 @@ def search(
 
 def _stages(start: Point, axes: Mapping[str, Sequence[Any]], found: Search) -> Iterator[list[Point]]:
     """What to try next; `found` grows between two of them."""
-    yield [{**start, "eta": _rounded(m * start["eta"])} for m in FIRST]
+    yield [{**start, "eta": rounded(m * start["eta"])} for m in FIRST]
     before = 0
     for finer in itertools.count():
         if len(found.tried) == before:  # a whole turn with nothing new
@@ -79,26 +79,26 @@ def _stages(start: Point, axes: Mapping[str, Sequence[Any]], found: Search) -> I
             yield [{**(found.best or start), name: value} for value in values]
         best = found.best or start
         between = 2 ** (0.5 ** (1 + finer))
-        yield [{**best, "eta": _rounded(best["eta"] * m)} for m in (between, 1 / between)]
+        yield [{**best, "eta": rounded(best["eta"] * m)} for m in (between, 1 / between)]
 
 
 def _beyond(found: Search, start: Point) -> Point | None:
     """A step size beyond all that were tried, if the best one of them is the largest or the smallest."""
     best = found.best
     if best is None:  # all diverged: shorter steps
-        return {**start, "eta": _rounded(min(point["eta"] for point, _ in found.tried) / 2)}
+        return {**start, "eta": rounded(min(point["eta"] for point, _ in found.tried) / 2)}
     alike = [point["eta"] for point, _ in found.tried if {**point, "eta": 0} == {**best, "eta": 0}]
     if len(alike) < 3:  # that of a setting that was only tried in passing says little about its step size
         return None
     if best["eta"] == max(alike):
-        return {**best, "eta": _rounded(2 * best["eta"])}
-    return {**best, "eta": _rounded(best["eta"] / 2)} if best["eta"] == min(alike) else None
+        return {**best, "eta": rounded(2 * best["eta"])}
+    return {**best, "eta": rounded(best["eta"] / 2)} if best["eta"] == min(alike) else None
 
 
 def _key(point: Point) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(point.items()))
 
 
-def _rounded(eta: float) -> float:
+def rounded(eta: float) -> float:
     """Three digits: a step size that can be typed."""
     return float(f"{eta:.3g}")
