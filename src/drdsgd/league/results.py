@@ -131,8 +131,9 @@ def _about(s: Settings) -> list[Block]:
             "training set, by the consensus model's worst accuracy: step size and schedule first, then its own "
             f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error. Where one of these "
             "runs fails (it diverges, or its training loss ends no lower than it began), all are run again with half "
-            f"of the step size, up to {HALVINGS} times; the last count, and the tables say how many failed. CIFAR-10 is "
-            f"slow: a handful of methods, {second[0]} trials of {second[1]} seed, then {HANDFUL_SEEDS} seeds."
+            f"of the step size, up to {HALVINGS} times; the last count, and the tables say how many failed. "
+            f"CIFAR-10 is slow: a handful of methods, {second[0]} trials of {second[1]} seed, then {HANDFUL_SEEDS} "
+            "seeds."
         ),
         Text(
             f"The limit is {LIMIT}: all data in one place, with the same model and as many gradients, and weights by "
