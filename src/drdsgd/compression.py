@@ -113,19 +113,20 @@ def quantized(bits: int) -> Compressor:
     def encode(x: Tensor, t: int) -> Parts:
         blocks = torch.nn.functional.pad(x, (0, -x.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
         scale = blocks.abs().amax(dim=2, keepdim=True)
-        codes = torch.where(scale > 0, blocks / scale * levels, 0).round_().add_(levels).to(torch.uint8)
-        codes = codes.flatten(1)[:, : -(-x.shape[1] // per_byte) * per_byte].unflatten(1, (-1, per_byte))
-        packed = torch.zeros(codes.shape[:2], dtype=torch.uint8, device=x.device)
-        for place in range(per_byte):
-            packed |= codes[..., place] << (bits * place)
-        return packed, scale[..., 0]
+        codes = (blocks / torch.where(scale > 0, scale, 1)).mul_(levels).round_().add_(levels).flatten(1)
+        codes = codes[:, : -(-x.shape[1] // per_byte) * per_byte].unflatten(1, (-1, per_byte))
+        # the codes of a byte are its digits: a product is exact, and takes half as long as shifts of every second one
+        packed = codes @ codes.new_tensor([2.0 ** (bits * place) for place in range(per_byte)])
+        return packed.to(torch.uint8), scale[..., 0]
 
     def decode(parts: Parts, d: int, t: int) -> Tensor:
         packed, scale = parts
-        places = [(packed >> (bits * place)) & (2**bits - 1) for place in range(per_byte)]
-        codes = torch.stack(places, dim=2).flatten(1)[:, :d].to(scale.dtype).sub_(levels)
+        codes = torch.empty(*packed.shape, per_byte, dtype=scale.dtype, device=scale.device)
+        for place in range(per_byte):
+            codes[..., place] = (packed >> (bits * place)) & (2**bits - 1)
+        codes = codes.flatten(1)[:, :d].sub_(levels)
         blocks = torch.nn.functional.pad(codes, (0, -d % BLOCK)).unflatten(1, (-1, BLOCK))
-        values: Tensor = blocks / levels * scale[..., None]
+        values: Tensor = (blocks / levels).mul_(scale[..., None])
         return values.flatten(1)[:, :d].contiguous()
 
     return Compressor(encode, decode, lambda d: 1 / min(d, BLOCK))
