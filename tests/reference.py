@@ -181,6 +181,22 @@ def compressed(Q: Compress, gamma: float) -> Averaging:
     return begin
 
 
+def repeated(averaging: Averaging, n: int) -> Averaging:
+    """n times in a round, of which each is counted as a round by what is drawn for its messages."""
+
+    def begin(start: Vectors) -> Callable[[Vectors, list[list[float]], int], Vectors]:
+        once = averaging(start)
+
+        def average(half: Vectors, W: list[list[float]], t: int) -> Vectors:
+            for again in range(n):
+                half = once(half, W, t * n + again)
+            return half
+
+        return average
+
+    return begin
+
+
 def sgd(averaging: Averaging) -> Plain:
     """x_i <- sum_j W_ij (x_j - eta g_j), or another average of these."""
 

@@ -104,7 +104,6 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"optimizer": "d2", "link_failures": 0.2}, "d2 needs the same W in every round"),
         ({"optimizer": "exact-diffusion", "local_steps": 2}, "exact-diffusion needs the same W in every round"),
         ({"optimizer": "choco", "dropouts": 0.1}, "compression needs the same W in every round"),
-        ({"optimizer": "choco", "gossip_steps": 2}, "compressed models are averaged once per round, not 2 times"),
         ({"graph": "directed-ring"}, "a directed graph's W is not doubly stochastic"),
         ({"optimizer": "gradient-tracking", "graph": "directed-erdos-renyi"}, "a directed graph's W is not doubly"),
         ({"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"}, "--mixing matcha: not for a directed"),

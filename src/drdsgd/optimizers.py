@@ -122,7 +122,7 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
 
         hat <- hat + Q(theta - hat),  theta <- theta + gamma (W hat - hat)
 
-    Without compression and with gamma = 1 models are averaged as they are. See `choco`.
+    as often as a round gossips. Without compression and with gamma = 1 models are averaged as they are. See `choco`.
 
     >>> from drdsgd.compression import top_k
     >>> sorted(compressed(top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
@@ -130,28 +130,21 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
     """
     if not 0 < gamma <= 1:
         raise InputError(f"gamma must be in (0, 1]: {gamma:g}; the more is left out of messages, the smaller")
-    constant = constant_over_time("compression")
-
-    def check(mixing: Mixing) -> None:
-        constant(mixing)
-        if mixing.repeats > 1:
-            raise InputError(
-                f"compressed models are averaged once per round, not {mixing.repeats} times: sums of them are not "
-                "compressed again; leave out --gossip-steps"
-            )
 
     def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
         hat, mixed = state["hat"], state["mixed_hat"]
-        sent, received = mix.compressed(theta - hat, compressor)
-        hat.add_(sent)
-        mixed.add_(received)
-        return theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
+        for _ in range(mix.repeats):
+            sent, received = mix.compressed(theta - hat, compressor)
+            hat.add_(sent)
+            mixed.add_(received)
+            theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
+        return theta
 
     # all devices start from the same model, which so is known to all: nothing needs to be sent for it
     return Exchange(
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
-        check,
+        constant_over_time("compression"),
         keeps="the copies that neighbours have of each other's models",
     )
 

@@ -62,6 +62,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield name, Case(W, Algorithm(ROBUST, row.make(0.1), weight_decay=0.01))
     quantized = optimizers.quasi_global_momentum(0.1, 0.9, optimizers.compressed(compression.quantized(4)))
     yield "ours", Case(W, Algorithm(ROBUST, quantized))
+    yield "ours, gossiping twice", Case(mixing.repeated(W, 2), Algorithm(ROBUST, quantized))
     # of which some processes get one message only
     yield "ours on a star", Case(mixing.metropolis(graphs.star(K)), Algorithm(ROBUST, quantized))
     for name, changing in MIXINGS.items():

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from drdsgd import graphs
 from drdsgd.compression import Compressor, no_compression, quantized, random_k, top_k
 from drdsgd.engines.local import LocalEngine
-from drdsgd.mixing import Mixing, metropolis, metropolis_matrix
+from drdsgd.mixing import Mixing, metropolis, metropolis_matrix, repeated
 
 
 @pytest.mark.parametrize(
@@ -130,3 +130,9 @@ def test_compressed_messages(compressor: Compressor, size: int, graph: nx.Graph)
     assert torch.equal(own, compressor.decode(compressor.encode(x, t), 300, t))
     assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
     assert mix.floats_sent == links * (1 + size)
+    twice = LocalEngine(repeated(metropolis(graph), 2), torch.float32).mix(t)
+    for number in (2 * t, 2 * t + 1):  # each with W once, and with a draw of its own
+        own, mixed = twice.compressed(x, compressor)
+        assert torch.equal(own, compressor.decode(compressor.encode(x, number), 300, number))
+        assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
+    assert twice.floats_sent == 2 * links * size

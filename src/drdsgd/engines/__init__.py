@@ -38,6 +38,9 @@ class Mix(Protocol):
     exchange_seconds: float
     """How long this process was busy with that."""
 
+    repeats: int
+    """How often a round gossips, with the same W_t."""
+
     alone: Tensor
     """Which of this process's devices hear nobody in this round, [n]."""
 
@@ -48,7 +51,10 @@ class Mix(Protocol):
         ...
 
     def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
-        """`Q(x)` and `W_t Q(x)` for x [n, d], of which only Q(x) travels, as the compressor encodes it."""
+        """`Q(x)` and `W_t Q(x)` for x [n, d], of which only Q(x) travels, as the compressor encodes it.
+
+        W_t once, however often a round gossips: what comes of it is to be compressed again by who asks.
+        """
         ...
 
 

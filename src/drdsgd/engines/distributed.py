@@ -275,8 +275,8 @@ class DistributedMix:
     def __init__(self, W: Prepared, t: int, post: Post, each: Each = map) -> None:
         self.t = t
         self.floats_sent, self.exchange_seconds = 0, 0.0
-        self.alone = W.alone
-        self._W, self._post, self._each, self._before = W, post, each, post.bytes_sent
+        self.repeats, self.alone = W.repeats, W.alone
+        self._W, self._post, self._each, self._before, self._messages = W, post, each, post.bytes_sent, 0
 
     @property
     def bytes_sent(self) -> int:
@@ -288,7 +288,7 @@ class DistributedMix:
             return x if donate else x.clone()
         self._count(rows.shape[1])
         mixed = rows if donate else torch.empty_like(rows)
-        for _ in range(self._W.repeats):
+        for _ in range(self.repeats):
             with self._others(rows) as others:
                 self._multiply(rows, others, mixed)
             rows = mixed
@@ -296,24 +296,26 @@ class DistributedMix:
 
     def log_mean(self, x: Tensor, /) -> Tensor:
         self._count(1)
-        for _ in range(self._W.repeats):
+        for _ in range(self.repeats):
             with self._others(x) as others:
                 x = self._W.log_mean(torch.cat([x, *others]))
         return x
 
     def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
-        parts = compressor.encode(x, self.t)
-        own = compressor.decode(parts, x.shape[1], self.t)
+        number = self.t * self.repeats + self._messages  # what is drawn for a message is drawn anew for each
+        self._messages += 1
+        parts = compressor.encode(x, number)
+        own = compressor.decode(parts, x.shape[1], number)
         self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())
         message = torch.cat([part.contiguous().view(torch.uint8).flatten(1) for part in parts], dim=1)
         mixed = torch.empty_like(own)
         with self._others(message) as messages:
-            others = [compressor.decode(_unpacked(some, parts), x.shape[1], self.t) for some in messages]
+            others = [compressor.decode(_unpacked(some, parts), x.shape[1], number) for some in messages]
             self._multiply(own, others, mixed)
         return own, mixed
 
     def _count(self, numbers: int) -> None:
-        self.floats_sent += self._W.links * self._W.repeats * numbers
+        self.floats_sent += self._W.links * self.repeats * numbers
 
     @contextmanager
     def _others(self, rows: Tensor) -> Iterator[list[Tensor]]:

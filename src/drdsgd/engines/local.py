@@ -48,43 +48,45 @@ class LocalMix:
     def __init__(self, W: Prepared, t: int, each: Each = map) -> None:
         self.t = t
         self.floats_sent = 0
-        self.alone = W.alone
-        self._W, self._each = W, each
+        self.repeats, self.alone = W.repeats, W.alone
+        self._W, self._each, self._messages = W, each, 0
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
         if not self._W.links:  # nobody talks in this round
             return x if donate else x.clone()
         self._count(rows.shape[1])
-        mixed = rows if donate else torch.empty_like(rows)
-
-        def columns(some: slice) -> None:
-            part = rows[:, some]
-            for _ in range(self._W.repeats):
-                part = self._W.product(part)
-            mixed[:, some] = part
-
-        for _ in self._each(columns, column_blocks(rows)):
-            pass
-        return mixed.view_as(x)
+        return self._multiplied(rows, self.repeats, rows if donate else torch.empty_like(rows)).view_as(x)
 
     def log_mean(self, x: Tensor, /) -> Tensor:
         self._count(1)
-        for _ in range(self._W.repeats):
+        for _ in range(self.repeats):
             x = self._W.log_mean(x)
         return x
 
     def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
-        parts = compressor.encode(x, self.t)
-        own = compressor.decode(parts, x.shape[1], self.t)
-        # what one device sends; only what is compressed at the start of a round can be, so there is one gossip in it
-        before, size = self.floats_sent, -(-sum(part[0].nbytes for part in parts) // x.element_size())
-        mixed = self(own)
-        self.floats_sent = before + self._W.links * size
-        return own, mixed
+        number = self.t * self.repeats + self._messages  # what is drawn for a message is drawn anew for each
+        self._messages += 1
+        parts = compressor.encode(x, number)
+        own = compressor.decode(parts, x.shape[1], number)
+        self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())
+        return own, self._multiplied(own, 1, torch.empty_like(own))
+
+    def _multiplied(self, rows: Tensor, times: int, target: Tensor) -> Tensor:
+        """W as often into target, which may be rows."""
+
+        def columns(some: slice) -> None:
+            part = rows[:, some]
+            for _ in range(times):
+                part = self._W.product(part)
+            target[:, some] = part
+
+        for _ in self._each(columns, column_blocks(rows)):
+            pass
+        return target
 
     def _count(self, numbers: int) -> None:
-        self.floats_sent += self._W.links * self._W.repeats * numbers
+        self.floats_sent += self._W.links * self.repeats * numbers
 
 
 class LocalEngine:

@@ -37,7 +37,7 @@ class NetworkMix:
     """Round t's gossip, as one device takes part in it: `mix(x [1, ...])` is its row of W_t x."""
 
     def __init__(self, row: Row, t: int, links: Links, device: torch.device) -> None:
-        self.t = t
+        self.t, self.repeats = t, row.repeats
         self.floats_sent, self.exchange_seconds = 0, 0.0
         # changed in place: who asks before an exchange sees what came of it
         self.alone = torch.tensor([not row.others], device=device)
@@ -52,7 +52,7 @@ class NetworkMix:
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         mixed = x if donate else x.clone()
-        for _ in range(self._row.repeats):
+        for _ in range(self.repeats):
             others = self._exchange(mixed)
             if x.dim() > 1 and others:
                 self.disagreement = sum(
@@ -65,7 +65,7 @@ class NetworkMix:
         return mixed
 
     def log_mean(self, x: Tensor, /) -> Tensor:
-        for _ in range(self._row.repeats):
+        for _ in range(self.repeats):
             others = self._exchange(x)
             weights = [self._own_weight(others), *(self._row.others[j] for j in others)]
             terms = torch.stack([x, *others.values()])
