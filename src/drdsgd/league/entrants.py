@@ -61,7 +61,7 @@ def _server(
 ENTRANTS: tuple[Entrant, ...] = (
     _gossip("DSGD", algorithm="dsgd"),
     _gossip("DR-DSGD", {"mu": (6.0, 3.0, 9.0)}, algorithm="dr-dsgd"),
-    _gossip("DR-DSGD, normalized", {"mu": (1.0, 0.3, 3.0)}, algorithm="dr-dsgd", **_NORMALIZED),
+    _gossip("DR-DSGD, normalized", {"mu": (3.0, 1.0, 10.0)}, algorithm="dr-dsgd", **_NORMALIZED),
     _gossip("q-FFL by DSGD", {"q": (1.0, 0.5, 2.0)}, algorithm="dsgd", objective="q-ffl"),
     _gossip("chi-square DRO by DSGD", {"mu": (1.0, 0.3, 3.0)}, algorithm="dsgd", objective="chi2-dro"),
     _gossip("KL ball by DSGD", {"radius": (0.1, 0.03, 0.3)}, algorithm="dsgd", objective="kl-ball"),
@@ -69,6 +69,7 @@ ENTRANTS: tuple[Entrant, ...] = (
     _gossip("AD-GDA, not compressed", {"dual_eta": (0.01, 0.003, 0.03)}, algorithm="dsgd", objective="ad-gda"),
     _gossip("DSGDm", {"momentum": (0.9, 0.5)}, algorithm="dsgdm"),
     _gossip("QG-DSGDm", {"momentum": (0.9, 0.8)}, algorithm="qg-dsgdm"),
+    _gossip("QG-DSGDm, 4 bits", {"momentum": (0.9, 0.8)}, algorithm="qg-dsgdm", compression="quantize:4", gamma=1.0),
     _gossip("gradient tracking", algorithm="gradient-tracking"),
     _gossip("D2", algorithm="d2"),
     _gossip("exact diffusion", algorithm="exact-diffusion"),
@@ -93,6 +94,6 @@ ENTRANTS: tuple[Entrant, ...] = (
     Entrant(
         "pooled data, group DRO", "pooled",
         {"algorithm": "qg-dsgdm", "objective": "kl-dro", "graph": "complete", **_NORMALIZED},
-        {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.03, 0.1), "weight_cap": (3.0, 25.0)},
+        {"mu": (0.3, 0.1, 1.0, 0.03), "loss_smoothing": (0.03, 0.1), "weight_cap": (3.0, 25.0)},
     ),
 )  # fmt: skip

@@ -8,7 +8,8 @@ worst accuracy. Then it runs with the reported seeds,
     at equal floats   over as many rounds as send what DSGD sends in its T, with the best of three step sizes there
     variants          of ours, with one thing in another way, and the best of three step sizes, too
 
-Where one of the reported runs fails, which one sees without test data, all are run again with half of the step size.
+Where one of the reported runs fails, which one sees without test data, all are run again with the best shorter step of
+those that were tried.
 
 As in `drdsgd.paper.plan` everything is a pure function of the settings and of the runs that are done.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from drdsgd.paper.store import Done, Kept, ends
 __all__ = [
     "Again",
     "Arena",
+    "Hardship",
     "Place",
     "arenas",
     "at_equal_floats",
@@ -60,9 +62,12 @@ TUNING_SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
 HANDFUL = ("DSGD", "DR-DSGD, normalized", "AD-GDA", "QG-DSGDm", OURS, "pooled data, group DRO")
 HANDFUL_SEEDS = 3
 # multiples of the step size at equal rounds that are tried where something else is changed
-AGAIN, MAIN = (1.0, 0.5, 2.0), "Erdős–Rényi, p = 0.3"
-# how often a step size is halved because a reported run failed with it
-HALVINGS = 3
+AGAIN = (1.0, 0.5, 2.0)
+# how often a shorter step is taken because a reported run failed, and which part of its first loss a run that has not
+# failed ends below: one whose units are all dead ends at log 10, a little below where it began
+SHORTER, LEARNT = 3, 0.9
+# the graph on which goals are set
+MAIN = "Erdős–Rényi, p = 0.3"
 # what may happen to a method, and which ones it happens to
 FAILING, LABELS = "20 % of links fail", "one device has random labels"
 UNCAPPED = f"{LABELS}, weights not capped"
@@ -106,9 +111,14 @@ class Arena:
         return {**base(self.s, self.data, K, ROUNDS[self.data], **here), "eta_schedule": "linear", **entrant.fields}
 
     @property
+    def counted(self) -> bool:
+        """Whether entrants meet at equal floats, too."""
+        return self.data == "Fashion-MNIST"
+
+    @property
     def main(self) -> bool:
-        """Whether it is the one in which goals are set, at equal floats and in harder circumstances, too."""
-        return self.data == "Fashion-MNIST" and self.graph == MAIN
+        """Whether it is the one in which goals are set, and circumstances are harder, too."""
+        return self.counted and self.graph == MAIN
 
     @property
     def trials(self) -> int:
@@ -173,20 +183,23 @@ def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
     found = search({"eta": eta, **entrant.start}, entrant.all_axes, arena.trials, known)
     if found.wanted or found.best is None:
         return Place(arena, entrant, found, ())
-    tried = _halved(found.best, lambda point: Group.of(arena.s, {**arena.fields(entrant), **point}), done)
+    tried = _until_none_fails(found, lambda point: Group.of(arena.s, {**arena.fields(entrant), **point}), done)
     return Place(arena, entrant, found, tried)
 
 
 def failed(run: Kept) -> bool:
-    """Whether a run diverged, or ended with a training loss that is no lower than that of its first model."""
-    return run.status == "diverged" or not run.train_loss[-1] < run.train_loss[0]
+    """Whether a run diverged, or learnt next to nothing."""
+    return run.status == "diverged" or not run.train_loss[-1] < LEARNT * run.train_loss[0]
 
 
-def _halved(point: Point, at: Callable[[Point], Group], done: Done) -> tuple[Point, ...]:
-    """A point, and as long as one of its runs failed the same with half of the step size."""
-    found = [point]
-    while len(found) <= HALVINGS and _complete(at(found[-1]), done) and any(map(failed, at(found[-1]).runs(done))):
-        found.append({**found[-1], "eta": rounded(found[-1]["eta"] / 2)})
+def _until_none_fails(trials: Search, at: Callable[[Point], Group], done: Done) -> tuple[Point, ...]:
+    """The best point, and as long as a run failed the best of those with shorter steps, or half of the step."""
+    assert trials.best is not None
+    found = [trials.best]
+    while len(found) <= SHORTER and _complete(group := at(found[-1]), done) and any(map(failed, group.runs(done))):
+        eta = found[-1]["eta"]
+        shorter = Search([(point, score) for point, score in trials.tried if point["eta"] < eta]).best
+        found.append(shorter or {**found[-1], "eta": rounded(eta / 2)})
     return tuple(found)
 
 
@@ -243,10 +256,12 @@ def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
         fields = {**arena.fields(one.entrant), **point}
         return Group.of(arena.s, {**fields, "eval_every": max(1, fields["rounds"] // 30)})
 
-    known = [value for value in scores if value is not None]
-    if len(known) < len(points):
+    found = Search([(point, value) for point, value in zip(points, scores, strict=True) if value is not None])
+    if len(found.tried) < len(points):
         return Again(trials, (waiting(at(points[0])),))
-    return Again(trials, tuple(map(at, _halved(points[scores.index(max(known))], at, done))))
+    if found.best is None:  # all diverged: from the shortest step on
+        found = Search([(min(points, key=lambda point: point["eta"]), 0.0)])
+    return Again(trials, tuple(map(at, _until_none_fails(found, at, done))))
 
 
 def at_equal_floats(one: Place, dsgd: Place, done: Done) -> Again | None:
@@ -288,15 +303,29 @@ def places(arena: Arena, done: Done) -> dict[str, Place]:
     return {entrant.name: place(arena, entrant, done) for entrant in arena.entrants}
 
 
-def hardships(one: Place) -> dict[str, Group]:
-    """The reported runs in harder circumstances; what does nothing to an entrant is left out.
+@dataclass(frozen=True)
+class Hardship:
+    """An entrant's reported runs in harder circumstances, and those without that they are held against."""
 
-    Compressed messages need the same W in every round, so where links fail they are not compressed.
+    group: Group
+    usual: Group
+
+
+def hardships(one: Place) -> dict[str, Hardship]:
+    """What an entrant has to bear, with what was chosen at equal rounds; what does nothing to it is left out.
+
+    Compressed messages need the same W in every round, so where links fail they are not compressed, nor are those of
+    the runs that these are held against.
     """
     usual = at_equal_rounds(one).example
     capped, whole = usual.weight_cap is not None, {"compression": "none"} if usual.compression else {}
+
+    def bearing(fields: Mapping[str, Any]) -> Hardship:
+        both = whole if "link_failures" in fields else {}
+        return Hardship(at_equal_rounds(one, **fields, **both), at_equal_rounds(one, **both))
+
     return {
-        name: at_equal_rounds(one, **fields, **(whole if "link_failures" in fields else {}))
+        name: bearing(fields)
         for name, fields in HARDSHIPS.items()
         if one.entrant.name in SUFFER and (capped or "weight_cap" not in fields)
     }
@@ -312,11 +341,11 @@ def groups(s: Settings, done: Done) -> list[Group]:
             found += [trial(arena, one.entrant, point) for point, _ in one.found.tried]
             found += [trial(arena, one.entrant, point) for point in one.found.wanted]
             found += attempts(one)
-            found += hardships(one).values() if arena.main else ()
+            for hard in hardships(one).values() if arena.main else ():
+                found += [hard.usual, hard.group]
+            at_floats = at_equal_floats(one, here["DSGD"], done) if arena.counted else None
+            found += [] if at_floats is None else [*at_floats.trials, *at_floats.attempts]
         if arena.main:
-            for one in here.values():
-                if (at_floats := at_equal_floats(one, here["DSGD"], done)) is not None:
-                    found += [*at_floats.trials, *at_floats.attempts]
             for variant in variants(here[OURS], done).values():
                 found += [*variant.trials, *variant.attempts]
     return found

@@ -14,8 +14,10 @@ from drdsgd.files import write_text
 from drdsgd.league.entrants import ENTRANTS, OURS
 from drdsgd.league.goals import LIMIT, goals, limit
 from drdsgd.league.plan import (
-    HALVINGS,
+    AGAIN,
     HANDFUL_SEEDS,
+    LEARNT,
+    SHORTER,
     TRIALS,
     TUNING_SEEDS,
     Arena,
@@ -24,6 +26,7 @@ from drdsgd.league.plan import (
     at_equal_rounds,
     attempts,
     failed,
+    groups,
     hardships,
     paper_runs,
     places,
@@ -38,14 +41,16 @@ from drdsgd.paper.plan import Group, Settings
 from drdsgd.paper.results import end_rows, verdict_table, write_csv, write_verdicts
 from drdsgd.paper.store import Done, Kept, ends
 from drdsgd.plots import COLOURS
-from drdsgd.summary import KINDS, MEASURES, Estimate, Kind, Measure, signed
+from drdsgd.summary import MEASURES, Estimate, Kind, Measure, signed
 
 __all__ = ["page", "tables", "write"]
 
-TITLE, FLOATS = "The league", "floats"
+TITLE = "The league"
 COLUMNS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
 # points of average accuracy that the picture of all shows; of the worst, twice as many
 SHOWN = 25.0
+# lines of a picture that have a colour; others are grey, and ours is drawn last
+COLOURED = 5
 MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another problem": "x", "pooled": "D"}
 
 
@@ -54,10 +59,11 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
     claims = goals(s, done)
     for arena in arenas(s):
         here = places(arena, done)
-        _save(front(arena, here, done), folder / _front(arena))
-        if arena.main:
+        _save(front(arena, here, done), folder / f"front-{_stem(arena)}")
+        if arena.counted:
             counted = {name: tried[-1] for name, tried in _counted(here, done).items()}
-            _save(against_floats(counted, done), folder / FLOATS)
+            _save(against_floats(counted, done), folder / f"floats-{_stem(arena)}")
+        if arena.main:
             # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
             alike = {name: at_equal_rounds(one) for name, one in here.items()}
             reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
@@ -70,31 +76,51 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
 
 def page(s: Settings, done: Done, folder: Path) -> list[Block]:
     """What the page says; its pictures are in the folder."""
-    blocks: list[Block] = [Heading(TITLE, 1), *_about(s), verdict_table(goals(s, done), "wanted")]
+    planned = {e for group in groups(s, done) for e in group.experiments}
+    there = sum(e in done for e in planned)
+    missing = [Text(f"**Not complete: {there} of {len(planned)} runs are done so far.**")]
+    blocks: list[Block] = [
+        Heading(TITLE, 1), *(missing if there < len(planned) else []), *_about(s), Heading("What was to be reached"),
+        verdict_table(goals(s, done), "wanted"),
+    ]  # fmt: skip
     for arena in arenas(s):
         here = places(arena, done)
         blocks += [
             Heading(f"{arena.data}, {arena.graph}: equal rounds"),
             Picture(
-                folder / f"{_front(arena)}.png",
-                "Worst against average accuracy of the consensus model; bars are standard errors.",
+                folder / f"front-{_stem(arena)}.png",
+                "Worst against average accuracy of the consensus model; bars are standard errors. What is far behind "
+                "all others is not shown.",
             ),
-            _table(here, {name: attempts(one) for name, one in here.items()}, done),
+            *_tables(here, {name: attempts(one) for name, one in here.items()}, done, limited=True),
         ]
-        if arena.main:
+        if arena.counted:
             blocks += [
                 Heading(f"{arena.data}, {arena.graph}: equal floats sent"),
-                Picture(folder / f"{FLOATS}.png", "Worst accuracy of the consensus model against floats sent."),
-                _table(here, _counted(here, done), done),
+                Text(
+                    "Over as many rounds as send what DSGD sends in its own, at the best of "
+                    f"{len(AGAIN)} step sizes for so many rounds (that of the table above, half, and twice); all else "
+                    "as above. So whoever sends less takes more steps."
+                ),
+                Picture(
+                    folder / f"floats-{_stem(arena)}.png",
+                    "Worst accuracy of the consensus model against floats sent, mean over seeds.",
+                ),
+                *_tables(here, _counted(here, done), done, limited=False),
+            ]
+        if arena.main:
+            blocks += [
                 Heading("Harder circumstances", 3),
                 Text(
-                    "Compressed messages need the same links in every round; where links fail, they are not compressed."
+                    "With what was chosen for easier ones. Compressed messages need the same links in every round; "
+                    "where links fail they are not compressed, nor in the runs that changes are to."
                 ),
                 _hard_table(here, done),
                 Heading(f"{OURS} in other ways", 3),
                 Text(
-                    "One thing changed at a time, the best of three step sizes on validation data, equal rounds; "
-                    f"changes are to {OURS} as it is, paired by seed."
+                    "One thing changed at a time, the best of three step sizes on validation data, other settings at "
+                    f"their defaults, equal rounds; changes are to {OURS} as it is, paired by seed. It was tuned over "
+                    "more trials than they were."
                 ),
                 _variants_table(here[OURS], done),
             ]
@@ -116,8 +142,8 @@ def _counted(here: Mapping[str, Place], done: Done) -> dict[str, tuple[Group, ..
     return {name: reported(one, here["DSGD"], done) for name, one in here.items()}
 
 
-def _front(arena: Arena) -> str:
-    return f"front-{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
+def _stem(arena: Arena) -> str:
+    return f"{arena.data.lower()}-{'ring' if arena.graph == 'ring' else 'erdos-renyi'}"
 
 
 def _about(s: Settings) -> list[Block]:
@@ -126,54 +152,87 @@ def _about(s: Settings) -> list[Block]:
     )
     return [
         Text(
-            "Every method on the same devices: 25 of them, 2 shards each, the same model, batches and first model. "
-            f"Each is tuned on each graph over {first[0]} trials of {first[1]} seeds on validation data cut from the "
-            "training set, by the consensus model's worst accuracy: step size and schedule first, then its own "
-            f"settings. Then {len(s.seeds)} other seeds on test data, mean ± one standard error. Where one of these "
-            "runs fails (it diverges, or its training loss ends no lower than it began), all are run again with half "
-            f"of the step size, up to {HALVINGS} times; the last count, and the tables say how many failed. "
-            f"CIFAR-10 is slow: a handful of methods, {second[0]} trials of {second[1]} seed, then {HANDFUL_SEEDS} "
-            "seeds."
+            "Every method on the same devices: 25 of them, 2 shards of the sorted data each (so a few classes), "
+            "the same model, batches and first model. What counts is the consensus model, the mean of all "
+            "devices' models, on each device's own test samples: the average of these 25 accuracies, the worst, "
+            "the mean of the 3 worst (worst 10 %), and their standard deviation (STDEV). All numbers are in "
+            f"percent, mean ± one standard error over {len(s.seeds)} seeds; differences are paired by seed. "
+            "results.csv has every run, tuning.csv every trial."
         ),
         Text(
-            f"The limit is {LIMIT}: all data in one place, with the same model and as many gradients, and weights by "
-            "the softmax of the devices' losses. Methods with a server talk to all devices at once, and are baselines; "
-            "AFL and DRFA are scored by the average of their models over rounds, as their authors have it. "
-            "Another problem: inputs that shift (FedRobust), personal models (Ditto), corrupted updates (RFA). "
-            "Stochastic gradient push is DSGD on an undirected graph, and so is not listed."
+            f"Each method is tuned on each graph over {first[0]} trials of {first[1]} other seeds on validation "
+            "data cut from the training set, by the worst accuracy: step size and schedule first, then its own "
+            "settings. Where one of the reported runs fails (it diverges, or its training loss ends above "
+            f"{LEARNT:g} of what it began with), all are run again at the best shorter step that was tried, up to "
+            f"{SHORTER} times; only the last runs count, means are over those of them that did not diverge, and "
+            f"the tables say how many failed. CIFAR-10 is slow: a handful of methods, {second[0]} trials of "
+            f"{second[1]} seed, then {HANDFUL_SEEDS} seeds."
+        ),
+        Text(
+            f"{OURS} is our own: quasi-global momentum; devices weighed by the softmax of their smoothed losses, "
+            "by gossip, with a mu that falls and a cap; messages of 4 bits, averaged several times per round, as "
+            "the loss of a model that has only seen its neighbours says little about the consensus model. It was "
+            "changed twice after its runs on the reported seeds had been looked at: first because one of them "
+            "collapsed, then because it was no better than without weights. What it is now was chosen on "
+            "validation data of seeds that appear nowhere else. `drdsgd train --algorithm dr-qgm` runs it, and "
+            "`drdsgd algorithms` says its settings."
+        ),
+        Text(
+            f"The limit is {LIMIT}: all data in one place, the same model and as many gradients, momentum, and "
+            "weights by the softmax of the devices' losses, smoothed and capped. Methods with a server talk to "
+            "all devices at once, and are baselines; AFL and DRFA are scored by the average of their models over "
+            "rounds, as their authors have it. Another problem: inputs that shift (FedRobust), personal models "
+            "(Ditto), corrupted updates (RFA). Stochastic gradient push is DSGD on an undirected graph, and so is "
+            "not listed."
         ),
     ]
 
 
-def _table(here: Mapping[str, Place], by_name: Mapping[str, Sequence[Group]], done: Done) -> Table:
-    """A row per entrant, the best worst accuracy first."""
-    rows = []
-    top = ends(limit(here).runs(done), "consensus", "worst")
-    for name, tried in by_name.items():
-        runs, kind_of = tried[-1].runs(done), here[name].entrant.kind
-        cells = [str(_estimate(runs, kind, measure)) for kind in KINDS for measure in MEASURES]
-        below = paired(ends(runs, "consensus", "worst"), top)
-        values = list(ends(runs, "consensus", "worst").values())
-        rows.append((
-            statistics.fmean(values) if values else -1.0,
-            [
-                f"**{name}**" if name == OURS else name, kind_of, f"{tried[-1].example.rounds}",
-                "—" if kind_of == "pooled" else _millions(runs), *cells, signed(below) if below.n else "—",
-                _failures(tried, done),
-            ],
-        ))  # fmt: skip
-    columns = [
-        f"{COLUMNS[measure]}{'' if kind == 'consensus' else ', local'}" for kind in KINDS for measure in MEASURES
+def _tables(
+    here: Mapping[str, Place], by_name: Mapping[str, Sequence[Group]], done: Done, *, limited: bool
+) -> list[Block]:
+    """A row per entrant, the best worst accuracy first: the consensus model's, and below each device's own model's.
+
+    With `limited`, how far from the limit, which has as many rounds.
+    """
+
+    def mean_worst(name: str) -> float:
+        values = ends(by_name[name][-1].runs(done), "consensus", "worst").values()
+        return statistics.fmean(values) if values else -1.0
+
+    def measured(name: str, kind: Kind) -> list[str]:
+        return [str(_estimate(by_name[name][-1].runs(done), kind, measure)) for measure in MEASURES]
+
+    def row(name: str) -> list[str]:
+        tried, kind_of = by_name[name], here[name].entrant.kind
+        runs = tried[-1].runs(done)
+        below = paired(ends(runs, "consensus", "worst"), ends(limit(here).runs(done), "consensus", "worst"))
+        return [
+            _bold(name), kind_of, f"{tried[-1].example.rounds}", "—" if kind_of == "pooled" else _millions(runs),
+            *measured(name, "consensus"), *([signed(below) if below.n else "—"] if limited else []),
+            _failures(tried, done),
+        ]  # fmt: skip
+
+    ranked = sorted(by_name, key=mean_worst, reverse=True)
+    head = ["method", "kind", "rounds", "million floats", *COLUMNS.values()]
+    head += ["worst, from the limit"] if limited else []
+    return [
+        Table([*head, "failed"], [row(name) for name in ranked]),
+        Text("Each device's own model on its own test samples, which rewards those that agree less:"),
+        Table(["method", *COLUMNS.values()], [[_bold(name), *measured(name, "local")] for name in ranked]),
     ]
-    head = ["method", "kind", "rounds", "million floats", *columns, "worst, from the limit", "failed"]
-    return Table(head, [row for _, row in sorted(rows, key=lambda one: -one[0])])
+
+
+def _bold(name: str) -> str:
+    return f"**{name}**" if name == OURS else name
 
 
 def _failures(tried: Sequence[Group], done: Done) -> str:
-    """How many runs failed at each step size."""
+    """How many runs failed, at each step size where there are several."""
+    there = [(group.example.eta, group.runs(done)) for group in tried]
     return ", ".join(
-        f"{sum(map(failed, runs))} of {len(runs)}{f' at eta / {2**n}' if n else ''}"
-        for n, runs in enumerate(group.runs(done) for group in tried)
+        f"{sum(map(failed, runs))} of {len(runs)}{f' at eta {eta:g}' if len(there) > 1 else ''}" if runs else "not run"
+        for eta, runs in there
     )
 
 
@@ -183,9 +242,9 @@ def _estimate(runs: Sequence[Kept], kind: Kind, measure: Measure) -> Estimate:
 
 def _hard_table(here: Mapping[str, Place], done: Done) -> Table:
     rows = [
-        [name, what, *_changes([group], at_equal_rounds(one), done)]
+        [name, what, *_changes([hard.group], hard.usual, done)]
         for name, one in here.items()
-        for what, group in hardships(one).items()
+        for what, hard in hardships(one).items()
     ]
     return Table(["method", "", *CHANGES], rows)
 
@@ -223,8 +282,10 @@ def _millions(runs: Sequence[Kept]) -> str:
 def _end_rows(arena: Arena, here: Mapping[str, Place], done: Done) -> Iterator[Row]:
     for name, one in here.items():
         sides = {"equal rounds": at_equal_rounds(one)}
+        if arena.counted:
+            sides["equal floats"] = reported(one, here["DSGD"], done)[-1]
         if arena.main:
-            sides |= {"equal floats": reported(one, here["DSGD"], done)[-1], **hardships(one)}
+            sides |= {what: hard.group for what, hard in hardships(one).items()}
         if arena.main and name == OURS:
             sides |= {variant: again.reported for variant, again in variants(one, done).items()}
         for side, group in sides.items():
@@ -240,7 +301,7 @@ def _tuning_rows(here: Mapping[str, Place]) -> Iterator[Row]:
             settings = " ".join(f"{key}={value}" for key, value in point.items())
             yield {
                 "data": one.arena.data, "graph": one.arena.graph, "method": name, "trial": number, "settings": settings,
-                "worst_on_validation": f"{score:.2f}", "chosen": point == one.tuned,
+                "worst_on_validation": f"{score:.2f}", "chosen": point == one.found.best,
             }  # fmt: skip
 
 
@@ -295,27 +356,27 @@ def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
     return figure
 
 
-def against_floats(groups: Mapping[str, Group], done: Done) -> Figure:
+def against_floats(sides: Mapping[str, Group], done: Done) -> Figure:
     """Worst accuracy against floats sent, mean over seeds."""
     figure = Figure(figsize=(9.0, 6.0), layout="constrained")
     axes = figure.subplots()
     kinds = {entrant.name: entrant.kind for entrant in ENTRANTS}
-    grey, shown = "#bbbbbb", 0
-    for name, group in groups.items():
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for name, group in sides.items():
         runs = [run for run in group.runs(done) if run.status == "finished"]
         if not runs or kinds[name] not in ("without a server", "ours"):
             continue
+        # over a run's rounds as much is sent in each, or on average
         sent = [statistics.fmean(run.floats_sent for run in runs) * t / runs[0].rounds[-1] for t in runs[0].rounds]
-        worst = [
-            statistics.fmean(values) for values in zip(*(run.curves["consensus"]["worst"] for run in runs), strict=True)
-        ]
-        mine = name == OURS
-        colour = COLOURS[shown % len(COLOURS)] if shown < len(COLOURS) or mine else grey
-        shown += 1
-        axes.plot(sent, worst, color=colour, linewidth=2.4 if mine else 1.0, label=name, zorder=3 if mine else 2)
+        worst = zip(*(run.curves["consensus"]["worst"] for run in runs), strict=True)
+        lines[name] = sent, [statistics.fmean(values) for values in worst]
+    ranked = sorted(lines, key=lambda name: (name != OURS, -lines[name][1][-1]))
+    for place, name in enumerate(ranked):
+        colour = COLOURS[place] if place <= COLOURED and place < len(COLOURS) else "#bbbbbb"
+        axes.plot(*lines[name], color=colour, linewidth=2.4 if name == OURS else 1.0, label=name, zorder=99 - place)
     axes.set_xlabel("floats sent by all devices")
     axes.set_ylabel("worst device's test accuracy (%)")
-    if shown:
+    if ranked:
         axes.legend(fontsize=7, ncols=2)
     return figure
 
