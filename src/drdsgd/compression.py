@@ -15,6 +15,7 @@ gossip rests on,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -80,6 +81,7 @@ def random_k(part: float, seed: int = 0) -> Compressor:
     """
     _check_part(part)
 
+    @functools.lru_cache(maxsize=1)  # asked for by many devices in turn
     def which(d: int, t: int) -> Tensor:
         # of the CPU, whatever device x is on: all devices must draw the same
         generator = torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + t * 0xBF58476D1CE4E5B9) % 2**63)

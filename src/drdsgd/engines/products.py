@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from drdsgd.flat import LINE_BYTES
 from drdsgd.parallel import blocks
 
-__all__ = ["Product", "column_blocks", "log_mean", "product"]
+__all__ = ["CACHE_BYTES", "Product", "column_blocks", "log_mean", "product"]
 
 # What is mixed at once: columns of theta, few enough that those of all devices stay in the cache, but some whole
 # lines of it, as memory comes in these.
