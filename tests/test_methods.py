@@ -47,7 +47,8 @@ def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: 
     said = objective.sends.removesuffix(" if normalized") if normalized else objective.sends
     beside = numbers(said, d, 6) if said and "if" not in said else 0
     if "compressed" in optimizer.sends or "compression" in ALGORITHMS[name].options:
-        assert floats < 30 * (d // 4 + beside)
+        message = -(-(-(-d // 2) + 4 * -(-d // 32)) // 4)  # 4 bits for each number, and a scale for 32 of them
+        assert floats == 30 * ALGORITHMS[name].options.get("gossip_steps", 1) * (message + beside)
     else:
         assert floats == 30 * (numbers(optimizer.sends, d, 6) + beside)
 

@@ -225,7 +225,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         elif name in fields:
             raise does_nothing(name, setting)
     own = methods.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
-    for name in _OF_ALGORITHMS:
+    for name in {*_OF_ALGORITHMS, *own}:
         if name in own:
             if own[name] is not None:
                 fields.setdefault(name, own[name])

@@ -151,9 +151,10 @@ ALGORITHMS: dict[str, Named] = {
     "dr-qgm": Named(
         "DR-QGM", "kl-dro", "quasi-global-momentum", "this project",
         {
-            # a mu that falls: while losses are far apart, a small one would make long steps of a few devices
-            "mu": 3.0, "mu_schedule": "linear:0.1", "weights": "normalized", "loss_smoothing": 0.03,
-            "weight_cap": 2.0, "compression": "quantize:4", "gamma": 1.0,
+            # a mu that falls: while losses are far apart, a small one would make long steps of a few devices; and two
+            # averagings of short messages, as weights are of use only where models are much alike
+            "mu": 1.0, "mu_schedule": "linear:0.1", "weights": "normalized", "loss_smoothing": 0.03,
+            "weight_cap": 3.0, "compression": "quantize:4", "gamma": 1.0, "gossip_steps": 2,
         },
     ),
 }  # fmt: skip
@@ -213,13 +214,14 @@ def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tu
 def own_options(algorithm: str, objective: str | None, optimizer: str | None) -> dict[str, Any]:
     """The options that an algorithm has for itself, with their defaults.
 
-    >>> own_options("dsgd", None, None)
-    {}
+    >>> own_options("qg-dsgdm", None, None)["momentum"]
+    0.9
     """
     if algorithm in SERVERS:
         return dict(SERVERS[algorithm].options)
     loss, step = parts_of(algorithm, objective, optimizer)
-    options = {**OBJECTIVES[loss].options, **OPTIMIZERS[step].options}
+    # how often a round gossips is nobody's own option, but an algorithm may have a default for it
+    options = {"gossip_steps": None, **OBJECTIVES[loss].options, **OPTIMIZERS[step].options}
     return options | {name: value for name, value in ALGORITHMS[algorithm].options.items() if name in options}
 
 

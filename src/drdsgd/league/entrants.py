@@ -80,7 +80,7 @@ ENTRANTS: tuple[Entrant, ...] = (
     _gossip("random matchings", algorithm="dsgd", mixing="matchings"),
     _gossip("5 local steps", algorithm="dsgd", local_steps=5),
     Entrant(
-        OURS, "ours", {"algorithm": "dr-qgm"}, {"mu": (3.0, 1.0, 10.0), "loss_smoothing": (0.03, 0.1)}
+        OURS, "ours", {"algorithm": "dr-qgm"}, {"mu": (1.0, 3.0, 0.3), "loss_smoothing": (0.03, 0.1)}
     ),
     _server("FedAvg", "fedavg"),
     _server("AFL", "afl", {"dual_eta": (0.01, 0.003, 0.03)}),
