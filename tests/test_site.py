@@ -93,8 +93,8 @@ def test_the_words_at_the_picture_have_its_numbers(numbers: dict[str, Any], page
 def test_what_the_picture_says_in_words_is_so(numbers: dict[str, Any]) -> None:
     behind, along, *without = (numbers["accuracy"][name][-1] for name in (*lift.SIDES, *lift.WITHOUT_WEIGHTS))
     assert min(behind) < mean(behind) / 2 and min(along) > 0.7 * mean(along)
-    # the weights' own part of the lift is small beside the optimisation's
-    assert abs(min(along) - max(map(min, without))) < 0.1 * (min(along) - min(behind))
+    # most of the lift is there without the weights
+    assert max(map(min, without)) - min(behind) > 0.5 * (min(along) - min(behind))
 
 
 def test_the_pictures_numbers_are_those_of_its_commands(numbers: dict[str, Any], tmp_path: Path) -> None:
