@@ -797,10 +797,13 @@ def _logs(names: Sequence[str] | None) -> str:
 
 
 def _show(records: Sequence[Record]) -> None:
-    """The table of runs on the terminal, and what went wrong with those that diverged."""
+    """The table of runs on the terminal, and what went wrong with those that diverged, or have all but stopped."""
     from drdsgd import summary
 
-    _console().print(summary.rich_table(summary.table(summary.groups(records))))
+    rows = summary.table(summary.groups(records))
+    _console().print(summary.rich_table(rows))
+    for line in summary.vanished(rows):
+        print(line)
     for record in records:
         if record.status == "diverged":
             print(f"{record.path}: {record.message}")
