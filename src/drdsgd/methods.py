@@ -91,7 +91,7 @@ OBJECTIVES: dict[str, Rule] = {
         lambda o, e: o.q_ffl(e.q), {"q": 1.0, **_ROBUST},
     ),
     "ad-gda": Rule(
-        "worst mixture of devices, held back by chi-square, by dual ascent", "K",
+        "worst mixture of devices, held back by dual_penalty / 2 ||lambda - p||^2, by dual ascent", "K",
         "Zecchin, Kountouris and Gesbert, TMLR 2022",
         lambda o, e: o.ad_gda(e.dual_eta, e.dual_penalty), {"dual_eta": 0.01, "dual_penalty": 0.01, **_ROBUST},
     ),
