@@ -62,9 +62,9 @@ def test_every_objective_sends_what_it_says(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_every_server_runs_and_sends_what_it_says(name: str, tmp_path: Path) -> None:
     floats, d = sent(tmp_path / "run", algorithm=name)
-    said = 6 * numbers(SERVERS[name].sends, d, 6)
+    said = 6 * numbers(SERVERS[name].sends.partition(",")[0], d, 6)
     # a device that DRFA draws twice is sent the model once
-    assert floats <= said if name == "drfa" else floats == said
+    assert said - 6 * (2 * d + 1) < floats <= said if name == "drfa" else floats == said
 
 
 def test_options_of_methods_are_options() -> None:

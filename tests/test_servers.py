@@ -525,13 +525,16 @@ SENT: dict[str, Callable[[int], int]] = {  # by m clients in a round
 
 
 @pytest.mark.parametrize("m", [None, M])
+@pytest.mark.parametrize("tau", [1, TAU])
 @pytest.mark.parametrize("method", METHODS)
-def test_floats_sent_are_those_of_the_rule(method: str, m: int | None) -> None:
-    _, infos = rounds(METHODS[method][0](local_steps=TAU, clients=m), clients_of(MODEL, DEVICES), T=3)
-    for info in infos:
-        if method == "DRFA":  # whoever is drawn twice is sent one model
+def test_floats_sent_are_those_of_the_rule(method: str, tau: int, m: int | None) -> None:
+    _, infos = rounds(METHODS[method][0](local_steps=tau, clients=m), clients_of(MODEL, DEVICES), T=6)
+    last = [draws()(t).draw_step(tau) == tau for t in range(6)]
+    assert all(last) == (tau == 1) and any(last)
+    for info, at_the_end in zip(infos, last, strict=True):
+        if method == "DRFA":  # whoever is drawn twice is sent one model; a snapshot of the last step is no other model
             drawn = int((info.weight > 0).sum())
-            assert info.floats_sent == drawn * (D + 1 + 2 * D) + (m or K) * (D + 1)
+            assert info.floats_sent == drawn * (D + 1 + (D if at_the_end else 2 * D)) + (m or K) * (D + 1)
         else:
             assert info.floats_sent == SENT[method](m or K)
 

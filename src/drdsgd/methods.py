@@ -171,7 +171,7 @@ SERVERS: dict[str, Rule] = {
         lambda s, e: s.afl(_eta(e), e.dual_eta), {"dual_eta": 0.01},
     ),
     "drfa": Rule(
-        "worst mixture of devices, by dual ascent on sampled devices", "4 d + 2",
+        "worst mixture of devices, by dual ascent on sampled devices", "3 d + 2, with --local-steps up to 4 d + 2",
         "Deng, Kamani and Mahdavi, NeurIPS 2020",
         lambda s, e: s.drfa(_eta(e), e.dual_eta, e.local_steps or 1, e.clients), {"dual_eta": 0.01, **_SOME},
     ),

@@ -7,7 +7,7 @@ theta (on its first batch), p_i = n_i / n (or 1 / K), and sums over the devices 
     fed_avg      theta <- sum p_i theta_i / sum p_i                                              d down, d up
     afl          theta <- sum lambda_i theta_i,  lambda <- P(lambda + eta' f)                    d, d + 1
     drfa         theta <- mean theta_i over i drawn by lambda,  lambda <- P(lambda + tau eta' (K/m) f(snapshot))
-                                                                      d + 1, 2 d; and d, 1 with those that are asked
+                                               d + 1, 2 d (d where tau = 1); and d, 1 with those that are asked
     q_fed_avg    theta <- theta - sum a_i (theta - theta_i) / sum a_i (1 + q |theta - theta_i|^2 / (eta f_i)),
                  a_i = p_i f_i^q                                                                 d, d + 1
     fed_term     theta <- sum a_i theta_i / sum a_i,  a_i = p_i exp(t f_i)                       d, d + 1
@@ -367,8 +367,9 @@ def drfa(
     m devices, drawn one after another by lambda, train; the server averages their models, and also those that they had
     after a step drawn at random. That snapshot stands for all steps: m others, drawn uniformly, report their losses f
     at it, and `lambda <- P(lambda + local_steps dual_eta (K / m) f)`. The common model is the average of all snapshots,
-    which is in expectation that of all local models (these are not sent). Y. Deng, M. M. Kamani and M. Mahdavi,
-    "Distributionally Robust Federated Averaging", NeurIPS 2020.
+    which is in expectation that of all local models (these are not sent). Where the snapshot is the last step's, as it
+    always is with one local step, it is what the server gets anyway, and is sent once. Y. Deng, M. M. Kamani and
+    M. Mahdavi, "Distributionally Robust Federated Averaging", NeurIPS 2020.
 
     >>> drfa(eta=0.1, local_steps=10, clients=5).name
     'DRFA'
@@ -384,10 +385,10 @@ def drfa(
         models = clients.send(state.theta[0], devices)
         clients.send(models.new_tensor([at]), devices)
         loss = clients.train(models, devices, steps[:at], schedule(t))
-        snapshot = weight @ clients.receive(models)
+        snapshot = theta = weight @ clients.receive(models)
         if at < tau:
             clients.train(models, devices, steps[at:tau], schedule(t))
-        theta = weight @ clients.receive(models)
+            theta = weight @ clients.receive(models)
 
         asked = clients.draw(number, ASKED)
         f = torch.zeros_like(dual)
