@@ -145,6 +145,12 @@ def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, 
         {"algorithm": "choco-sgd", "compression": "top:0.1", "gamma": 0.3, "graph": "ring"},
         {"algorithm": "qg-dsgdm", "compression": "quantize:8", "objective": "ad-gda"},
         {"algorithm": "drfa", "clients": 3, "local_steps": 2},
+        # whose last steps are below the floats
+        {"algorithm": "qg-dsgdm", "eta_schedule": "exponential:1e-12", "rounds": 6},
+        {"loss_clip": 1e6},
+        {"algorithm": "ditto", "pull": 1e6, "eta": 1e-9},
+        {"algorithm": "q-fedavg", "q": 1e6},
+        {"algorithm": "fed-term", "tilt": 1e6},
     ],
 )
 def test_what_goes_together_runs(fields: dict[str, Any], tmp_path: Path) -> None:

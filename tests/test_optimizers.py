@@ -454,3 +454,16 @@ def test_where_no_step_is_taken_momentum_learns_nothing() -> None:
     """A schedule that ends at zero: the step that quasi-global momentum divides by."""
     theta = walk(quasi_global_momentum(linear(0.1, 5)), metropolis(GRAPHS["ring"]), noisy(N)[0], 10)
     assert theta.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_below_the_normal_floats_is_none(dtype: torch.dtype) -> None:
+    """Of which (1 - beta) / eta is no number: a schedule that goes on falling for long enough comes there."""
+    engine, theta = LocalEngine(metropolis(GRAPHS["ring"]), dtype), torch.randn(N, D, dtype=dtype)
+    tiny = torch.finfo(dtype).tiny
+    for eta, learns in ((2 * tiny, True), (tiny / 8, False), (5e-324, False)):
+        optimizer = quasi_global_momentum(eta, beta=0.5)
+        state = optimizer.init(theta)
+        optimizer.local(theta, known(torch.ones_like(theta), theta), state, 0)
+        theta, state = optimizer.combine(theta, state, engine.mix(0))
+        assert theta.isfinite().all() and bool(state["momentum"].any()) == learns

@@ -211,7 +211,8 @@ def quasi_global_momentum(
 
     def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         theta, eta_t = exchange.average(theta, state, mix), schedule(mix.t)
-        if eta_t > 0:  # where no step was taken there is nothing to learn about steps
+        # where no step was taken there is nothing to learn about steps; below the normal floats 1 / eta_t is beyond them
+        if eta_t >= torch.finfo(theta.dtype).tiny:
             moved = state["before"].sub_(theta)
             state["momentum"].mul_(beta).add_(moved, alpha=(1 - beta) / eta_t)
         return theta, state
