@@ -487,6 +487,8 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
             budget = float(number or "0.5")
         except ValueError:
             raise InputError(f"--mixing {e.mixing}: '{number}' is not a number; write matcha:0.5") from None
+        if not 0 < budget <= 1:
+            raise InputError(f"--mixing {e.mixing}: the budget is a part of the matchings, in (0, 1]; write matcha:0.5")
         mixing = mixings.matcha(graph, budget, e.seed)
     elif kind == "matchings":
         mixing = mixings.matchings(graph, e.seed)
@@ -516,6 +518,11 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
         )
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"--clients {e.clients}: there are only {e.devices} devices; leave it out for all")
+    if e.shift_eta is not None and e.shift_penalty is not None and e.shift_eta * e.shift_penalty >= 1:
+        raise InputError(
+            f"--shift-eta {e.shift_eta}: times --shift-penalty {e.shift_penalty} it must be below 1, or the shift runs "
+            "away; 0.01 is usual"
+        )
     if e.algorithm in methods.SERVERS:
         server: ServerAlgorithm = methods.SERVERS[e.algorithm].make(servers, e)
         return server

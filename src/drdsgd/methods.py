@@ -256,6 +256,8 @@ def scheduled(name: str, start: float, spelled: str, rounds: int) -> float | Sch
     if kind == "exponential":
         if value is None:
             raise InputError(f"{option}: say how fast, for example exponential:0.99 per round")
+        if not 0 < value <= 1:
+            raise InputError(f"{option}: the decay per round must be in (0, 1]; 0.99 halves {name} in 69 rounds")
         return schedules.exponential(start, value)
     if kind == "warmup":
         if name == "mu":
@@ -287,6 +289,8 @@ def _compressor(e: Experiment, spelled: str) -> Compressor:
     if kind not in COMPRESSIONS:
         raise InputError(f"{option}: {unknown(kind, COMPRESSIONS)}")
     if kind == "none":
+        if spelled != kind:
+            raise InputError(f"{option}: none takes no number")
         return compression.no_compression()
     try:
         value = float(number)

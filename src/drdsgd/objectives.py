@@ -105,12 +105,18 @@ class Objective:
     weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
     combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _alone
 
+    @property
+    def gossips(self) -> bool:
+        """Whether weights need other devices' losses, as those do that are normalised."""
+        return self.combine is not _alone
+
     def check(self, mixing: Mixing) -> None:
         """Refuse a W_t with which what devices gossip would not be a mean."""
-        if self.combine is not _alone and not mixing.balanced:
+        if self.gossips and not mixing.balanced:
+            what, instead = mixing.unbalanced
             raise InputError(
-                "weights that need other devices' losses are gossiped, and a directed graph's W does not keep their "
-                "mean: use --objective erm, kl-dro with --weights as-written, or an undirected graph"
+                f"weights that need other devices' losses are gossiped, and {what} does not keep their "
+                f"mean: use --objective erm, kl-dro with --weights as-written, or {instead}"
             )
 
 
