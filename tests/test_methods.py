@@ -186,6 +186,33 @@ def test_what_goes_together_runs(fields: dict[str, Any], tmp_path: Path) -> None
     assert run(Experiment(**{**SMALL, **fields}), tmp_path / "run").status == "finished"
 
 
+# Where the effect is clear: on the complete graph weights are exact, and with IID data the others want the same thing.
+SPOILT: dict[str, Any] = {
+    "dataset": "digits", "model": "logistic", "devices": 10, "graph": "complete", "partition": "iid", "rounds": 100,
+    "batch_size": 32, "eta": 0.1, "mu": 0.1, "weights": "normalized", "loss_smoothing": 0.1, "threads": 1,
+    "eval_every": 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_weight_cap_protects_the_others_from_a_device_with_random_labels(seed: int, tmp_path: Path) -> None:
+    """Its loss can't be brought down, so a small mu gives it nearly all weight: the other nine lose 10 to 24 points.
+
+    Not by the cap as such: without such a device it changes next to nothing.
+    """
+
+    def others(name: str, **fields: Any) -> tuple[float, float]:
+        """Their average accuracy, and the first device's weight in the end."""
+        final = run(Experiment(**SPOILT, seed=seed, **fields), tmp_path / name).final
+        return sum(final.consensus.per_device[1:]) / 9, final.weights[0]
+
+    free, heavy = others("free", random_labels=1)
+    held, light = others("held", random_labels=1, weight_cap=1.5)
+    assert heavy > 5 and light <= 1.6  # the share of device 0 is about 1
+    assert held > free + 8
+    assert abs(others("clean")[0] - others("clean and held", weight_cap=1.5)[0]) < 3
+
+
 def test_the_command_lists_them_all() -> None:
     said = drdsgd("algorithms")
     assert said.status == 0
