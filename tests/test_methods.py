@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,16 @@ from drdsgd.algorithms import Algorithm
 from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment, make_algorithm, make_data, make_model, title
 from drdsgd.flat import Flat
-from drdsgd.methods import ALGORITHMS, OBJECTIVES, OPTIMIZERS, SERVERS, own_options, scheduled
+from drdsgd.methods import (
+    ALGORITHMS,
+    OBJECTIVES,
+    OPTIMIZERS,
+    SERVERS,
+    compressed_size,
+    own_options,
+    scheduled,
+    sent_by,
+)
 from drdsgd.options import OPTIONS
 from drdsgd.runs import check, run
 from tests.program import drdsgd
@@ -23,12 +34,12 @@ SMALL: dict[str, Any] = {
 
 
 def numbers(said: str, d: int, K: int) -> int:
-    """What a table says is sent, such as "2 d + 1"."""
-    total = 0
+    """What a table says is sent, such as "2 d + 1", or "5/32 d"; rounded up."""
+    total = Fraction(0)
     for term in said.split(" + "):
         factor, _, of = term.rpartition(" ")
-        total += int(factor or 1) * {"d": d, "K": K}[of] if of in "dK" else int(of)
-    return total
+        total += Fraction(factor or 1) * {"d": d, "K": K}[of] if of in "dK" else int(of)
+    return math.ceil(total)
 
 
 def sent(path: Path, **fields: Any) -> tuple[int, int]:
@@ -42,14 +53,22 @@ def sent(path: Path, **fields: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: Path) -> None:
     floats, d = sent(tmp_path / "run", algorithm=name)
-    objective, optimizer = OBJECTIVES[ALGORITHMS[name].objective], OPTIMIZERS[ALGORITHMS[name].optimizer]
-    normalized = ALGORITHMS[name].options.get("weights") == "normalized"
-    said = objective.sends.removesuffix(" if normalized") if normalized else objective.sends
-    beside = numbers(said, d, 6) if said and "if" not in said else 0
-    if "compressed" in optimizer.sends or "compression" in ALGORITHMS[name].options:
-        assert floats < 30 * (d // 4 + beside)
+    said = numbers(sent_by(name), d, 6)
+    if "/" in sent_by(name):  # what is packed is a whole number of bytes and blocks
+        assert said <= floats / 30 <= said + 2
     else:
-        assert floats == 30 * (numbers(optimizer.sends, d, 6) + beside)
+        assert floats == 30 * said
+
+
+@pytest.mark.parametrize("optimizer", ["choco", "momentum", "quasi-global-momentum"])
+@pytest.mark.parametrize("compression", ["none", "quantize:2", "quantize:4", "quantize:8", "top:0.1", "random:0.25"])
+def test_compressed_models_are_as_small_as_is_said(compression: str, optimizer: str, tmp_path: Path) -> None:
+    """Twice that where a round gossips twice."""
+    for steps in (None, 2):
+        fields = {"algorithm": "dsgd", "optimizer": optimizer, "compression": compression, "gossip_steps": steps}
+        floats, d = sent(tmp_path / f"{steps}", **fields)
+        said = (steps or 1) * numbers(compressed_size(compression), d, 6)
+        assert said - 2 <= floats / 30 <= said + 2 * (steps or 1)  # bytes, blocks and entries are whole numbers
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "erm"])
@@ -220,6 +239,15 @@ def test_the_command_lists_them_all() -> None:
         assert f"  {name} " in said.out
     for rule in (*OBJECTIVES.values(), *OPTIMIZERS.values(), *SERVERS.values()):
         assert rule.what in said.out and rule.source in said.out
+    lines = said.out.splitlines()
+    for name in ALGORITHMS:  # its problem, and what it sends
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
+        assert OBJECTIVES[ALGORITHMS[name].objective].what in lines[at]
+        assert lines[at + 1].strip() == f"numbers per link and round: {sent_by(name)}"
+    assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma 0.8 (with --compression)") == 2
+    assert " " * 25 + "--compression quantize:4 --gamma 0.8" in lines
+    assert said.out.count("--local-steps 1") == len(SERVERS) - 1  # not of afl
+    assert "--graph and --p only count the devices" in said.out
 
 
 # ------------------------------------------------------------------- schedules

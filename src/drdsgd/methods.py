@@ -28,9 +28,11 @@ __all__ = [
     "SERVERS",
     "Named",
     "Rule",
+    "compressed_size",
     "own_options",
     "parts_of",
     "scheduled",
+    "sent_by",
 ]
 
 Options = Mapping[str, Any]
@@ -108,11 +110,12 @@ OPTIMIZERS: dict[str, Rule] = {
         lambda o, e: o.dsgd(_eta(e)),
     ),
     "momentum": Rule(
-        "every device's own momentum", "d", "Yu, Jin and Yang, ICML 2019",
+        "every device's own momentum", "d, or what --compression makes of it", "Yu, Jin and Yang, ICML 2019",
         lambda o, e: o.momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
     ),
     "quasi-global-momentum": Rule(
-        "momentum of how models moved, gossip included", "d", "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
+        "momentum of how models moved, gossip included", "d, or what --compression makes of it",
+        "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
         lambda o, e: o.quasi_global_momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
     ),
     "gradient-tracking": Rule(
@@ -208,6 +211,33 @@ def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tu
     """
     named = ALGORITHMS[algorithm]
     return objective or named.objective, optimizer or named.optimizer
+
+
+def sent_by(algorithm: str) -> str:
+    """The numbers that an algorithm sends per link and round, with the options that it has by default.
+
+    >>> sent_by("dr-dsgd"), sent_by("dr-qgm"), sent_by("ad-gda")
+    ('d', '5/32 d + 1', '5/32 d + K')
+    """
+    loss, step = parts_of(algorithm, None, None)
+    options, beside = own_options(algorithm, None, None), OBJECTIVES[loss].sends
+    if beside.endswith(" if normalized"):
+        beside = beside.removesuffix(" if normalized") if options["weights"] == "normalized" else ""
+    compression = options.get("compression")
+    model = OPTIMIZERS[step].sends.partition(",")[0] if compression is None else compressed_size(compression)
+    return f"{model} + {beside}" if beside else model
+
+
+def compressed_size(compression: str) -> str:
+    """How many numbers of 32 bits a compressed model of d has, but for its last block.
+
+    >>> compressed_size("quantize:4"), compressed_size("top:0.1")
+    ('5/32 d', '0.2 d')
+    """
+    kind, _, number = compression.partition(":")
+    if kind == "quantize":
+        return f"{int(number) + 1}/32 d"  # a scale per 32 entries is one more bit of each
+    return {"top": f"{2 * float(number or 0):g} d", "random": f"{float(number or 0):g} d"}.get(kind, "d")
 
 
 def own_options(algorithm: str, objective: str | None, optimizer: str | None) -> dict[str, Any]:
