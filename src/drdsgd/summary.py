@@ -398,7 +398,7 @@ def vanished(rows: Sequence[Row]) -> list[str]:
 
 
 def _vanished(label: str, ends: Sequence[Record]) -> str:
-    weights = [math.fsum(run.final.weights) / len(run.final.weights) for run in ends if run.final.weights]
+    weights = [math.fsum(w / len(run.final.weights) for w in run.final.weights) for run in ends if run.final.weights]
     small = [weight for weight in weights if weight < LEAST_WEIGHT]
     if not small or ends[0].experiment.algorithm in methods.SERVERS:  # a server may take steps as it likes
         return ""
