@@ -422,7 +422,7 @@ def _cure(e: Experiment) -> str:
     options = {"term": ("tilt", e.tilt), "q-ffl": ("q", e.q), "kl-ball": ("radius", e.radius)}
     if objective in options:
         name, value = options[objective]
-        return f"take a smaller --{name} than {value:g}, or --loss-smoothing 0.03 --weight-cap 2"
+        return f"take a smaller --{name} than {value:g}"
     return "take a larger --eta"
 
 
