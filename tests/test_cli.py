@@ -195,7 +195,7 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         (["--model", "mpl"], "--model mpl: unknown, did you mean mlp?"),
         (["--model", "cnn", "--dataset", "synthetic"], "a cnn needs images"),
         (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: the end must be a part of eta"),
-        (["--eta-schedule", "exponential:2"], "decay must be in (0, 1]: 2"),
+        (["--eta-schedule", "exponential:2"], "--eta-schedule exponential:2: the decay per round must be in (0, 1]"),
         (["--device", "cuda:99"], "--device cuda:99: "),
         (["--device", "gpu"], "--device gpu: "),
         (["--device", "meta"], "--device meta: "),

@@ -571,6 +571,9 @@ def training_losses(K: int, T: int, seed: int) -> list[Tensor]:
         (1.0, (0.037, 0.041), (0.093, 0.100), (0.980, 0.983)),
         (0.5, (0.077, 0.087), (0.190, 0.202), (0.947, 0.953)),
         (0.1, (0.37, 0.43), (0.70, 0.74), (0.62, 0.68)),
+        # from here on hardly anything is left of the weights: the error is the weights themselves
+        (0.03, (0.88, 0.97), (0.99, 1.03), (0.04, 0.14)),
+        (0.01, (0.99, 1.01), (0.99, 1.01), (0.003, 0.008)),
     ],
 )
 def test_the_error_of_the_gossiped_normaliser(
@@ -593,6 +596,72 @@ def test_the_error_of_the_gossiped_normaliser(
         assert sum(alike) / len(alike) > 0.95
 
 
+@pytest.mark.parametrize("fall", [0.0, 0.1, 0.3, 0.36, 1.0])
+def test_losses_may_fall_by_a_third_of_mu_in_a_round(fall: float) -> None:
+    """m falls by 1 - b = 0.7 at most, exp(-0.357): losses that fall faster leave it behind, and weights vanish.
+
+    All devices alike, so exact weights are 1. With losses that fall by fall mu, m / h <- 0.7 exp(fall) m / h + 0.3.
+    """
+    losses = [torch.full((4,), 100.0 - fall * 0.02 * t, dtype=torch.float64) for t in range(300)]
+    *_, weight = gossiped(complete(4), losses, 0.02)
+    left = (1 - (1 - NEWEST) * math.exp(fall)) / NEWEST  # of m / h <- m / h, if there is such a number
+    assert weight.tolist() == pytest.approx([max(0.0, left)] * 4, abs=0.03)
+
+
+SMALL_MU: dict[str, tuple[Objective, float, float]] = {  # with the least and the largest mean weight
+    "alone": (kl_dro(0.01, weights="normalized"), 0.0, 0.01),
+    "smoothed": (smoothed(kl_dro(0.01, weights="normalized"), 0.03), 0.0, 0.01),
+    "capped": (capped(kl_dro(0.01, weights="normalized"), 2.0), 0.0, 0.01),
+    "ten times as large": (kl_dro(0.1, weights="normalized"), 0.6, 0.7),
+    "a hundred times as large": (kl_dro(1.0, weights="normalized"), 0.97, 1.0),
+    "from 3 on": (kl_dro(linear(3.0, 300, end=0.01 / 3), weights="normalized"), 1.0, 1.06),
+    "as dr-qgm has it": (
+        capped(smoothed(kl_dro(linear(3.0, 300, end=0.01 / 3), weights="normalized"), 0.03), 2.0), 1.0, 1.06
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL_MU)
+def test_what_helps_where_mu_is_small(name: str) -> None:
+    """The cures that the guide names for mu = 0.01: a larger mu, or one that comes from above; smoothing is none."""
+    objective, least, most = SMALL_MU[name]
+    for seed in (0, 1, 2):
+        mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=seed)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+        steps = weights_over(objective, mixing, training_losses(25, 300, seed), hosted)
+        assert least < float(torch.stack([w for w, _ in steps])[1:].mean()) < most
+
+
+def unequal(K: int, seed: int) -> Tensor:
+    """Shares of devices that count by samples: from a tenth of the average to some three times it."""
+    return torch.as_tensor(K * np.random.default_rng(seed).dirichlet(np.full(K, 2.0)))
+
+
+@pytest.mark.parametrize(
+    ("mu", "error"),
+    [(6.0, (0.05, 0.11)), (2.0, (0.055, 0.12)), (1.0, (0.07, 0.135)), (0.5, (0.12, 0.17)), (0.1, (0.40, 0.48))],
+)
+def test_the_error_where_devices_count_by_unequal_numbers_of_samples(mu: float, error: tuple[float, float]) -> None:
+    """As above, with shares: m is a neighbourhood's mean of s h, so for large mu most of the error is that of s."""
+    for seed in (0, 1, 2):
+        losses, share = training_losses(25, 300, seed), unequal(25, seed)
+        found = torch.stack(list(gossiped(erdos_renyi(25, 0.3, seed=seed), losses, mu, share)))[1:]
+        exact = torch.stack([softmax_weights(loss, mu, share) for loss in losses[:-1]])
+        assert error[0] < float((found - exact).abs().mean()) < error[1]
+
+
+def test_equal_losses_get_shares_only_where_shares_are_equal_or_the_graph_is_complete() -> None:
+    """On a ring, who has small neighbours gets more: up to 1.29 of its share, and down to 0.79. Not if all are 1."""
+    losses = [torch.full((10,), 0.7, dtype=torch.float64)] * 200
+    share = unequal(10, seed=1)
+    *_, on_a_ring = gossiped(ring(10), losses, 1.0, share)
+    assert float((on_a_ring / share).min()) == pytest.approx(0.79, abs=0.01)
+    assert float((on_a_ring / share).max()) == pytest.approx(1.29, abs=0.01)
+    *_, complete_graph = gossiped(complete(10), losses, 1.0, share)
+    assert torch.allclose(complete_graph, share, rtol=1e-12)
+    *_, uniform = gossiped(ring(10), losses, 1.0)  # --reference uniform
+    assert torch.allclose(uniform, torch.ones_like(share), rtol=1e-12)
+
+
 @given(LOSSES)
 def test_with_a_large_mu_normalized_weights_are_those_of_average_risk(loss: Tensor) -> None:
     share = torch.linspace(0.5, 1.5, len(loss), dtype=torch.float64)
@@ -609,12 +678,20 @@ def test_tilted_risk_is_the_papers_with_mu_inverted(t: float, seed: int) -> None
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_q_is_zero_for_average_risk() -> None:
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("graph", [complete(6), ring(6)], ids=["complete", "ring"])
+def test_q_is_zero_for_average_risk(graph: nx.Graph, normalized: bool) -> None:
+    """Whatever the losses are, zero too: shares, over their mean in a neighbourhood where that is gossiped."""
     share = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
-    for normalized in (True, False):
-        for weight, _ in weights_over(q_ffl(0.0, normalized), metropolis(ring(6)), noise(6, 5), Hosted.all_of(share)):
-            assert torch.allclose(weight, share) or normalized  # on a ring, m is that of a neighbourhood
-            assert torch.allclose(q_ffl(0.0).weigh(weight, q_ffl(0.0).init(Hosted.all_of(share)), 0), share)
+    losses = [torch.zeros(6, dtype=torch.float64), *noise(6, 80)]
+    W, eye = torch.as_tensor(metropolis_matrix(graph).toarray()), torch.eye(6, dtype=torch.float64)
+    neighbours = NEWEST * torch.linalg.solve(eye - (1 - NEWEST) * W, W @ share) if normalized else torch.ones(6)
+    for given_share, expected in ((share, share / neighbours), (torch.ones_like(share), torch.ones_like(share))):
+        first, *_, weight = weights_over(q_ffl(0.0, normalized), metropolis(graph), losses, Hosted.all_of(given_share))
+        assert torch.allclose(first[0], given_share, rtol=1e-12)
+        assert torch.allclose(weight[0], expected, rtol=1e-9)
+    alike = torch.allclose(share / neighbours, share, rtol=1e-3)
+    assert alike == (not normalized or nx.density(graph) == 1)  # so shares alone would be wrong on the ring
 
 
 # --------------------------------------------------------------------------- kl_ball
@@ -718,6 +795,23 @@ def test_the_mean_dual_goes_to_the_maximiser(penalty: float, graph: nx.Graph) ->
         assert errors[0] < 1e-9
     else:
         assert 1e-2 < errors[0] < 0.2 and errors[1] < errors[0] / 2.5
+
+
+def test_ad_gdas_penalty_is_chi_square_only_where_all_count_the_same() -> None:
+    """penalty / 2 ||lambda - p||^2 is penalty / (2 K) chi2(lambda | p) for p = 1 / K, and for no other p."""
+    objective, penalty = ad_gda(dual_eta=0.05, dual_penalty=20.0), 20.0
+    for f, p, found in in_the_end(Row(objective, lambda f, p: len(f) * dual_maximiser(f, p, penalty), at_most_K)):
+        assert found == pytest.approx(FEW * dual_maximiser(f, p, penalty), rel=1e-6)
+        by_chi2 = np.allclose(found, chi2_limit(penalty / FEW)(f, p), atol=1e-3)
+        assert by_chi2 == bool((p == p[0]).all() or (f == f[0]).all())
+
+
+def test_with_a_large_dual_step_ad_gdas_weights_are_above_1_on_average() -> None:
+    """Every device raises its own entry before its neighbours know: 1.1 with a dual step of 0.01, 6 with one of 1."""
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+    for eta, mean in ((0.01, 1.11), (0.1, 2.05), (1.0, 5.92)):
+        steps = weights_over(ad_gda(eta), mixing, training_losses(25, 300, 0), hosted)
+        assert float(torch.stack([w for w, _ in steps]).mean()) == pytest.approx(mean, abs=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -22,7 +22,7 @@ from drdsgd.compression import Compressor, no_compression, quantized, random_k, 
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.gradients import Gradient
-from drdsgd.mixing import Mixing, metropolis, metropolis_matrix, repeated
+from drdsgd.mixing import Mixing, link_failures, metropolis, metropolis_matrix, repeated
 from drdsgd.optimizers import (
     GossipOptimizer,
     choco,
@@ -288,7 +288,20 @@ def test_the_mean_moves_as_one_device_would(name: str) -> None:
     assert float(expected.norm()) > 0.1
 
 
-@pytest.mark.parametrize("mixing", [metropolis(GRAPHS["ring"]), changing(N)], ids=["ring", "changing"])
+def failing(rate: float) -> Mixing:
+    """The mixing of `--link-failures`, on a graph that falls apart where two links do."""
+    return link_failures(metropolis(GRAPHS["ring"]), rate, seed=2)
+
+
+TRACKED = {
+    "ring": metropolis(GRAPHS["ring"]),
+    "changing": changing(N),
+    "0.2 fail": failing(0.2),
+    "0.6 fail": failing(0.6),
+}
+
+
+@pytest.mark.parametrize("mixing", TRACKED.values(), ids=TRACKED.keys())
 def test_tracked_gradients_sum_to_the_last_ones(mixing: Mixing) -> None:
     """Whatever W does as long as it is doubly stochastic: links fail, come and go, and nothing is lost."""
     last = torch.zeros(0)
@@ -307,9 +320,30 @@ def test_tracked_gradients_sum_to_the_last_ones(mixing: Mixing) -> None:
     walk(gradient_tracking(0.1), mixing, gradient, 200, see=see)
 
 
-def test_tracking_is_exact_when_links_fail() -> None:
+@pytest.mark.parametrize("name", [name for name, mixing in TRACKED.items() if not mixing.static])
+def test_tracking_is_exact_when_links_fail(name: str) -> None:
     problem = Quadratics()
-    assert problem.errors(walk(gradient_tracking(0.1), changing(N), problem.gradient, 800))[0] < 1e-9
+    assert problem.errors(walk(gradient_tracking(0.03), TRACKED[name], problem.gradient, 1800))[0] < 1e-9
+    assert problem.errors(walk(dsgd(0.03), TRACKED[name], problem.gradient, 300))[0] > 0.1
+
+
+@pytest.mark.parametrize("name", ["d2", "exact diffusion", "gradient tracking"])
+def test_on_a_ring_of_unlike_devices_it_reaches_the_minimiser_and_dsgd_does_not(name: str) -> None:
+    """Of 11: the W of a ring of 12 has the eigenvalue -1/3, with which D2 does not work."""
+    K, mixing, rng = 11, metropolis(graphs.ring(11)), torch.Generator().manual_seed(5)
+    H = torch.rand(K, D, dtype=torch.float64, generator=rng) + 0.5
+    c = torch.randn(K, D, dtype=torch.float64, generator=rng)
+    best = (H * c).sum(dim=0) / H.sum(dim=0)
+
+    def error(make: Make, eta: float) -> float:
+        optimizer = make(eta)
+        optimizer.check(mixing)
+        theta = walk(optimizer, mixing, lambda theta, t: H * (theta - c), 2000)
+        return float((theta - best).norm(dim=1).max())
+
+    assert error(OPTIMIZERS[name].make, 0.1) < 1e-9
+    plain = [error(dsgd, eta) for eta in (0.1, 0.05)]
+    assert plain[0] > 0.3 and 1.4 < plain[0] / plain[1] < 2.6  # a bias of the order of eta
 
 
 @pytest.mark.parametrize("network", GRAPHS)
@@ -454,3 +488,16 @@ def test_where_no_step_is_taken_momentum_learns_nothing() -> None:
     """A schedule that ends at zero: the step that quasi-global momentum divides by."""
     theta = walk(quasi_global_momentum(linear(0.1, 5)), metropolis(GRAPHS["ring"]), noisy(N)[0], 10)
     assert theta.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_below_the_normal_floats_is_none(dtype: torch.dtype) -> None:
+    """Of which (1 - beta) / eta is no number: a schedule that goes on falling for long enough comes there."""
+    engine, theta = LocalEngine(metropolis(GRAPHS["ring"]), dtype), torch.randn(N, D, dtype=dtype)
+    tiny = torch.finfo(dtype).tiny
+    for eta, learns in ((2 * tiny, True), (tiny / 8, False), (5e-324, False)):
+        optimizer = quasi_global_momentum(eta, beta=0.5)
+        state = optimizer.init(theta)
+        optimizer.local(theta, known(torch.ones_like(theta), theta), state, 0)
+        theta, state = optimizer.combine(theta, state, engine.mix(0))
+        assert theta.isfinite().all() and bool(state["momentum"].any()) == learns

@@ -410,6 +410,22 @@ def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: P
     assert drdsgd(*arguments, "--weights", "normalized", "--out", tmp_path / "normalized").status == 0
 
 
+def test_a_run_whose_weights_vanish_says_so_in_one_line_at_its_end(tmp_path: Path) -> None:
+    """With normalized weights and so small a mu it does not diverge: it stalls."""
+    arguments = [*SMALL, "--mu", "0.001", "--rounds", "40", "--eta", "0.5"]
+    stalled = (
+        "in the last round, and so much shorter are its steps: with --weights normalized take a larger --mu than 0"
+    )
+    said = drdsgd("train", *arguments, "--weights", "normalized", "--out", tmp_path / "one")
+    assert said.status == 0
+    (line,) = [line for line in said.out.splitlines() if "--mu-schedule linear:0.1 --loss-smoothing 0.03" in line]
+    assert line.startswith("dr-dsgd: devices' weights are 0") and stalled in line
+    larger = drdsgd(
+        "train", *SMALL, "--mu", "1", "--rounds", "40", "--weights", "normalized", "--out", tmp_path / "two"
+    )
+    assert larger.status == 0 and "on average in the last round" not in larger.out
+
+
 def test_a_start_beyond_the_floats_is_refused_and_leaves_no_run(tmp_path: Path) -> None:
     for k in range(3):
         np.savez(tmp_path / f"{k}.npz", x=np.full((10, 2), 3e38), y=np.arange(10) % 2)

@@ -160,6 +160,46 @@ def test_what_was_scored_on_validation_samples_is_not_called_tested() -> None:
     assert row.worst_difference is not None and row.worst_difference.n == 0
 
 
+def weighing(*weights: float, **fields: Any) -> Record:
+    """A finished run whose devices have these weights in the end."""
+    made = record([40, 80], **fields)
+    return dataclasses.replace(made, metrics=[*made.metrics[:-1], dataclasses.replace(made.final, weights=[*weights])])
+
+
+def test_runs_whose_weights_vanish_are_told_what_helps() -> None:
+    """In one line for a group: how much is left, in how many runs, the option and the cure; in the report, too."""
+
+    def said(*runs: Record) -> list[str]:
+        rows = summary.table(summary.groups(runs))
+        assert all(note in summary.caveats(rows) for note in summary.vanished(rows))
+        return summary.vanished(rows)
+
+    assert said(weighing(0.1, 0.11)) == said(weighing(0.0, 1.0, weights="normalized")) == []
+    (line,) = said(weighing(0.004, 0.0, weights="normalized", mu=0.01))
+    assert line == (
+        "dr-dsgd: devices' weights are 0.002 on average in the last round, and so much shorter are its steps: with "
+        "--weights normalized take a larger --mu than 0.01, or one that comes from above (--mu 3 --mu-schedule "
+        "linear:0.1 --loss-smoothing 0.03 --weight-cap 2)"
+    )
+    small = [weighing(w, w, weights="normalized", mu=0.01, seed=k) for k, w in enumerate((0.002, 0.5, 0.004))]
+    (line,) = said(*small, weighing(1.0, 1.0, algorithm="dsgd"))
+    assert "are 0.003 on average in the last round in 2 of 3 runs, and so" in line
+    for fields, cure in (
+        (
+            {"mu": 50.0},
+            "with --weights as-written take a smaller --mu than 50, a larger --eta, or --weights normalized",
+        ),
+        ({"objective": "term", "tilt": 99.0}, "take a smaller --tilt than 99"),
+        ({"objective": "q-ffl", "q": 30.0}, "take a smaller --q than 30"),
+        ({"objective": "kl-ball", "radius": 2.0}, "take a smaller --radius than 2"),
+        ({"objective": "ad-gda"}, "take a larger --eta"),
+    ):
+        (line,) = said(weighing(0.01, 0.01, **fields))
+        assert f"so much shorter are its steps: {cure}" in line
+    # a server may take steps as it likes, and records that `reproduce` keeps say nothing of weights
+    assert said(weighing(0.01, 0.01, algorithm="fedavg")) == said(weighing()) == []
+
+
 def test_a_label_in_brackets_is_no_markup() -> None:
     rows = [dataclasses.replace(row, label="[red]x[/blue]") for row in pair([1, 2], [0, 1])]
     assert "[red]x[/blue]" in text_of(rows, width=120)

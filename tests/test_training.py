@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from drdsgd.metrics import Metric
 from drdsgd.mixing import metropolis
 from drdsgd.objectives import ad_gda, kl_dro
 from drdsgd.optimizers import GossipOptimizer, OptimizerState
+from drdsgd.servers import ServerAlgorithm, fed_avg
 from tests.test_objectives import BASE
 from tests.test_optimizers import OPTIMIZERS, changing, directed
 
@@ -176,6 +178,27 @@ def test_a_loss_that_is_not_finite_at_the_start_is_noticed() -> None:
     nn.init.constant_(next(model.parameters()), math.inf)
     with pytest.raises(InputError, match="initial model's loss on device 0 is not finite"):
         drdsgd.train(**options(model=model))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "cures"),
+    [
+        (
+            drdsgd.dr_dsgd(1e30, mu=2.0),
+            "try a smaller eta, or for DR-DSGD a larger mu, --loss-clip or --weights normali",
+        ),
+        (
+            drdsgd.dr_dsgd(1e30, mu=2.0, weights="normalized"),
+            "try a smaller eta, or --weight-cap 2, or less where there",
+        ),
+        (fed_avg(1e30), "try a smaller eta"),
+    ],
+)
+def test_the_cures_of_divergence_are_none_that_a_run_has(algorithm: Algorithm | ServerAlgorithm, cures: str) -> None:
+    with pytest.raises(Diverged, match=re.escape(f"; {cures}")) as error:
+        drdsgd.train(models.mlp((20,), 10, [8]), data.synthetic(4), graphs.ring(4), algorithm, rounds=30)
+    assert ("--weights" in str(error.value)) == ("--weights" in cures)
+    assert ("--weight-cap" in str(error.value)) == ("--weight-cap" in cures)
 
 
 def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:

@@ -473,37 +473,56 @@ def graph(
 @app.command()
 def algorithms() -> None:
     """Every method: its problem, its cost, its options, its source."""
-    from drdsgd import methods
+    from drdsgd import experiment, methods
 
     console = _console()
 
     def show(title: str, rows: Mapping[str, Sequence[str]]) -> None:
-        console.print(f"\n[bold]{title}[/bold]", highlight=False)
+        console.print(f"\n[bold]{title}[/bold]", highlight=False, soft_wrap=True)
         for name, (first, *others) in rows.items():
             console.print(f"  [bold]{name:<22}[/bold] {first}", highlight=False, soft_wrap=True)
             for line in filter(None, others):
                 console.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    def about(rule: methods.Rule, sent: str) -> list[str]:
-        return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(rule.options), rule.source]
+    def about(name: str, rule: methods.Rule, sent: str) -> list[str]:
+        options = dict(rule.options)
+        if name in methods.SERVERS and experiment.has("local_steps", {"algorithm": name}):
+            options["local_steps"] = 1
+        return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
 
+    per_link = "numbers per link and round:"
     named = {
-        name: [f"{one.objective} with {one.optimizer}", _defaults(one.options), one.source]
+        name: [
+            f"{one.objective} with {one.optimizer}: {methods.OBJECTIVES[one.objective].what}",
+            f"{per_link} {methods.sent_by(name)}", _defaults(one.options), one.source,
+        ]
         for name, one in methods.ALGORITHMS.items()
-    }
+    }  # fmt: skip
     show("--algorithm NAME: an objective with an optimizer, each of which can be exchanged", named)
     for title, rules, sent in (
-        ("--algorithm NAME: with a server, as baselines", methods.SERVERS, "numbers per client and round:"),
+        (
+            "--algorithm NAME: with a server, as baselines; --graph and --p only count the devices",
+            methods.SERVERS, "numbers per client and round:",
+        ),
         ("--objective NAME: what is minimised", methods.OBJECTIVES, "numbers per link and round, beside the model:"),
-        ("--optimizer NAME: how", methods.OPTIMIZERS, "numbers per link and round:"),
-    ):
-        show(title, {name: about(rule, sent) for name, rule in rules.items()})
+        ("--optimizer NAME: how", methods.OPTIMIZERS, per_link),
+    ):  # fmt: skip
+        show(title, {name: about(name, rule, sent) for name, rule in rules.items()})
     print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
+    print("compressed d: quantize:B (B + 1) / 32 d, top:PART 2 PART d, random:PART PART d")
+    print("--gossip-steps N averages N times in a round, of compressed models too: N times the numbers per link")
 
 
 def _defaults(options: Mapping[str, Any]) -> str:
     """Options as a user writes them; one that is off by default has no value."""
-    return " ".join(spelling(name) if value is None else f"{spelling(name)} {value}" for name, value in options.items())
+    from drdsgd.methods import GAMMA
+
+    def shown(name: str, value: object) -> str:
+        if name == "gamma" and value is None:  # which needs --compression
+            return f"--gamma {GAMMA}" + (" (with --compression)" if options.get("compression") is None else "")
+        return spelling(name) if value is None else f"{spelling(name)} {value}"
+
+    return " ".join(shown(name, value) for name, value in options.items())
 
 
 @data_app.callback()
@@ -797,10 +816,13 @@ def _logs(names: Sequence[str] | None) -> str:
 
 
 def _show(records: Sequence[Record]) -> None:
-    """The table of runs on the terminal, and what went wrong with those that diverged."""
+    """The table of runs on the terminal, and what went wrong with those that diverged, or have all but stopped."""
     from drdsgd import summary
 
-    _console().print(summary.rich_table(summary.table(summary.groups(records))))
+    rows = summary.table(summary.groups(records))
+    _console().print(summary.rich_table(rows))
+    for line in summary.vanished(rows):
+        print(line)
     for record in records:
         if record.status == "diverged":
             print(f"{record.path}: {record.message}")

@@ -46,6 +46,9 @@ __all__ = [
 ]
 
 Positive = Annotated[float, Field(gt=0)]
+# of numbers that meet those of a model: within float32, also times each other
+MOST = 1e6
+Bounded = Annotated[float, Field(gt=0, le=MOST)]
 # the counters of the batches' generator have 32 bits
 LIMIT = 2**32
 Count = Annotated[int, Field(ge=1, lt=LIMIT)]
@@ -69,7 +72,7 @@ class Experiment(BaseModel):
     optimizer: str | None = None
     rounds: Count = 300
     batch_size: Count
-    eta: Annotated[float, Field(gt=0, le=1e6)]
+    eta: Bounded
     eta_schedule: str = "constant"
     weight_decay: Positive | None = None
     local_steps: Count | None = None
@@ -77,18 +80,18 @@ class Experiment(BaseModel):
     mu_schedule: str | None = None
     weights: Literal["as-written", "without-mu", "normalized"] | None = None
     radius: Positive | None = None
-    tilt: Positive | None = None
-    q: Annotated[float, Field(ge=0)] | None = None
+    tilt: Bounded | None = None
+    q: Annotated[float, Field(ge=0, le=MOST)] | None = None
     dual_eta: Positive | None = None
     dual_penalty: Annotated[float, Field(ge=0)] | None = None
-    loss_clip: Positive | None = None
+    loss_clip: Bounded | None = None
     loss_smoothing: Annotated[float, Field(gt=0, le=1)] | None = None
     weight_cap: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     compression: str | None = None
     gamma: Annotated[float, Field(gt=0, le=1)] | None = None
     clients: Count | None = None
-    pull: Annotated[float, Field(ge=0)] | None = None
+    pull: Annotated[float, Field(ge=0, le=MOST)] | None = None
     shift_penalty: Positive | None = None
     shift_eta: Positive | None = None
     shift: Literal["matrix", "diagonal"] | None = None
@@ -105,7 +108,7 @@ class Experiment(BaseModel):
     partition: Literal["shards", "dirichlet", "iid"] | None = None
     shards: Count | None = None
     alpha: Positive | None = None
-    heterogeneity: Annotated[float, Field(ge=0)] | None = None
+    heterogeneity: Annotated[float, Field(ge=0, le=MOST)] | None = None
     scaling: Literal["unit", "standard"] | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
     random_labels: Count | None = None
@@ -484,6 +487,8 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
             budget = float(number or "0.5")
         except ValueError:
             raise InputError(f"--mixing {e.mixing}: '{number}' is not a number; write matcha:0.5") from None
+        if not 0 < budget <= 1:
+            raise InputError(f"--mixing {e.mixing}: the budget is a part of the matchings, in (0, 1]; write matcha:0.5")
         mixing = mixings.matcha(graph, budget, e.seed)
     elif kind == "matchings":
         mixing = mixings.matchings(graph, e.seed)
@@ -513,6 +518,11 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
         )
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"--clients {e.clients}: there are only {e.devices} devices; leave it out for all")
+    if e.shift_eta is not None and e.shift_penalty is not None and e.shift_eta * e.shift_penalty >= 1:
+        raise InputError(
+            f"--shift-eta {e.shift_eta}: times --shift-penalty {e.shift_penalty} it must be below 1, or the shift runs "
+            "away; 0.01 is usual"
+        )
     if e.algorithm in methods.SERVERS:
         server: ServerAlgorithm = methods.SERVERS[e.algorithm].make(servers, e)
         return server

@@ -28,9 +28,11 @@ __all__ = [
     "SERVERS",
     "Named",
     "Rule",
+    "compressed_size",
     "own_options",
     "parts_of",
     "scheduled",
+    "sent_by",
 ]
 
 Options = Mapping[str, Any]
@@ -91,7 +93,7 @@ OBJECTIVES: dict[str, Rule] = {
         lambda o, e: o.q_ffl(e.q), {"q": 1.0, **_ROBUST},
     ),
     "ad-gda": Rule(
-        "worst mixture of devices, held back by chi-square, by dual ascent", "K",
+        "worst mixture of devices, held back by dual_penalty / 2 ||lambda - p||^2, by dual ascent", "K",
         "Zecchin, Kountouris and Gesbert, TMLR 2022",
         lambda o, e: o.ad_gda(e.dual_eta, e.dual_penalty), {"dual_eta": 0.01, "dual_penalty": 0.01, **_ROBUST},
     ),
@@ -108,11 +110,12 @@ OPTIMIZERS: dict[str, Rule] = {
         lambda o, e: o.dsgd(_eta(e)),
     ),
     "momentum": Rule(
-        "every device's own momentum", "d", "Yu, Jin and Yang, ICML 2019",
+        "every device's own momentum", "d, or what --compression makes of it", "Yu, Jin and Yang, ICML 2019",
         lambda o, e: o.momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
     ),
     "quasi-global-momentum": Rule(
-        "momentum of how models moved, gossip included", "d", "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
+        "momentum of how models moved, gossip included", "d, or what --compression makes of it",
+        "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
         lambda o, e: o.quasi_global_momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
     ),
     "gradient-tracking": Rule(
@@ -211,6 +214,34 @@ def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tu
     return objective or named.objective, optimizer or named.optimizer
 
 
+def sent_by(algorithm: str) -> str:
+    """The numbers that an algorithm sends per link and round, with the options that it has by default.
+
+    >>> sent_by("dr-dsgd"), sent_by("dr-qgm"), sent_by("ad-gda")
+    ('d', '2 (5/32 d + 1)', '5/32 d + K')
+    """
+    loss, step = parts_of(algorithm, None, None)
+    options, beside = own_options(algorithm, None, None), OBJECTIVES[loss].sends
+    if beside.endswith(" if normalized"):
+        beside = beside.removesuffix(" if normalized") if options["weights"] == "normalized" else ""
+    compression = options.get("compression")
+    model = OPTIMIZERS[step].sends.partition(",")[0] if compression is None else compressed_size(compression)
+    once, steps = f"{model} + {beside}" if beside else model, options["gossip_steps"]
+    return once if steps is None else f"{steps} ({once})"
+
+
+def compressed_size(compression: str) -> str:
+    """How many numbers of 32 bits a compressed model of d has, but for its last block.
+
+    >>> compressed_size("quantize:4"), compressed_size("top:0.1")
+    ('5/32 d', '0.2 d')
+    """
+    kind, _, number = compression.partition(":")
+    if kind == "quantize":
+        return f"{int(number) + 1}/32 d"  # a scale per 32 entries is one more bit of each
+    return {"top": f"{2 * float(number or 0):g} d", "random": f"{float(number or 0):g} d"}.get(kind, "d")
+
+
 def own_options(algorithm: str, objective: str | None, optimizer: str | None) -> dict[str, Any]:
     """The options that an algorithm has for itself, with their defaults.
 
@@ -258,6 +289,8 @@ def scheduled(name: str, start: float, spelled: str, rounds: int) -> float | Sch
     if kind == "exponential":
         if value is None:
             raise InputError(f"{option}: say how fast, for example exponential:0.99 per round")
+        if not 0 < value <= 1:
+            raise InputError(f"{option}: the decay per round must be in (0, 1]; 0.99 halves {name} in 69 rounds")
         return schedules.exponential(start, value)
     if kind == "warmup":
         if name == "mu":
@@ -289,6 +322,8 @@ def _compressor(e: Experiment, spelled: str) -> Compressor:
     if kind not in COMPRESSIONS:
         raise InputError(f"{option}: {unknown(kind, COMPRESSIONS)}")
     if kind == "none":
+        if spelled != kind:
+            raise InputError(f"{option}: none takes no number")
         return compression.no_compression()
     try:
         value = float(number)

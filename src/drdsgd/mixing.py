@@ -84,6 +84,8 @@ class Mixing:
     balanced: bool = True
     repeats: int = 1
     symmetric: bool = True
+    unbalanced: tuple[str, str] = ("a directed graph's W", "an undirected graph")
+    """What a W is that is not balanced, and what to take instead: for whoever refuses it."""
 
 
 # ------------------------------------------------------------------- constant W
@@ -276,7 +278,13 @@ def _losing(
         # duplicates are added up: the weight moves to the diagonal, and leaves no zero behind that counts as a link
         return csr_array((W.data, (np.where(lost(i, j, t), j, i), j)), shape=W.shape)
 
-    return replace(mixing, at=at, static=False, balanced=mixing.balanced and mixing.symmetric)
+    if mixing.balanced and not mixing.symmetric:
+        why = (
+            "a W that is not symmetric (one-peer-exponential) and loses links",
+            "a symmetric one: --mixing matchings",
+        )
+        mixing = replace(mixing, balanced=False, unbalanced=why)
+    return replace(mixing, at=at, static=False)
 
 
 def local_steps(mixing: Mixing, tau: int) -> Mixing:

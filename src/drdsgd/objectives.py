@@ -15,7 +15,8 @@ n_i / mean n when they count by samples (`p_i = n_i / n`, eq. 1). With h_i = exp
     min_theta  mu log sum_i p_i exp(f_i / mu)    (eq. 5)     kl_dro       weight_i = K p_i h_i / sum_j p_j h_j
     the same, with mu so that KL(lambda | p) = radius        kl_ball      weight_i = K p_i h_i / sum_j p_j h_j
     min_theta  sum_i p_i f_i^(q + 1) / (q + 1)               q_ffl        weight_i = K p_i f_i^q
-    min_theta  max_lambda  sum_i lambda_i f_i - mu / 2 chi2(lambda | p)   chi2_dro, ad_gda
+    min_theta  max_lambda  sum_i lambda_i f_i - mu / 2 chi2(lambda | p)                 chi2_dro
+    min_theta  max_lambda  sum_i lambda_i f_i - dual_penalty / 2 ||lambda - p||^2       ad_gda
 
 The second and third have the same minimisers, those of the worst case over mixtures lambda of devices, held back by
 the KL divergence from the reference (eq. 4); their steps differ in length only. See C. Ben Issaid, A. Elgabli and
@@ -104,12 +105,18 @@ class Objective:
     weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
     combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _alone
 
+    @property
+    def gossips(self) -> bool:
+        """Whether weights need other devices' losses, as those do that are normalised."""
+        return self.combine is not _alone
+
     def check(self, mixing: Mixing) -> None:
         """Refuse a W_t with which what devices gossip would not be a mean."""
-        if self.combine is not _alone and not mixing.balanced:
+        if self.gossips and not mixing.balanced:
+            what, instead = mixing.unbalanced
             raise InputError(
-                "weights that need other devices' losses are gossiped, and a directed graph's W does not keep their "
-                "mean: use --objective erm, kl-dro with --weights as-written, or an undirected graph"
+                f"weights that need other devices' losses are gossiped, and {what} does not keep their "
+                f"mean: use --objective erm, kl-dro with --weights as-written, or {instead}"
             )
 
 
@@ -133,7 +140,9 @@ def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weight
 
     `weights` "without-mu" are K p_i h_i. Those that are "normalized" are K p_i h_i / sum_j p_j h_j, about 1 on average,
     so that steps are as long as those of average risk: the gradient of eq. 5 instead of eq. 6. Every device estimates
-    the sum by gossip of one number (see `_normalized`).
+    the sum by gossip of one number (see `_normalized`). For mu below about 0.1 the estimate stays behind losses that
+    fall or jump, all weights go to 0, and training stalls: take a larger mu, or a schedule that begins with one, with
+    `smoothed` losses and `capped` weights. Smoothing alone is not enough.
 
     >>> objective = kl_dro(mu=2.0)
     >>> state = objective.init(Hosted.all_of(torch.ones(2)))
@@ -267,9 +276,14 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
         lambda_ii <- lambda_ii + dual_eta (loss_i - dual_penalty (lambda_ii - p_i))
         lambda_i  <- sum_j W_ij P(lambda_j),  P the projection on the simplex
 
-    The penalty is a chi-square divergence from the reference; K gossiped numbers. The factor K makes steps as long as
-    those of average risk. M. Zecchin, M. Kountouris and D. Gesbert, "Communication-Efficient Distributionally Robust
-    Decentralized Learning", TMLR 2022: with `choco` as optimizer it is their AD-GDA.
+    This is ascent on `sum_i lambda_i f_i - dual_penalty / 2 ||lambda - p||^2`. Where all p_i are 1 / K the penalty is
+    dual_penalty / (2 K) times chi2(lambda | p); where they are not, it is no such divergence. K gossiped numbers.
+
+    The factor K makes steps as long as those of average risk, as long as dual_eta is small: every device raises its own
+    entry, before its neighbours know, so weights are above 1 on average, the more so the larger dual_eta times the loss
+    is. M. Zecchin, M. Kountouris and D. Gesbert, "Communication-Efficient Distributionally Robust Decentralized
+    Learning", TMLR 2022: with `choco` as optimizer it is their AD-GDA. The weight is that of before the update, where
+    their program takes the one after it.
 
     >>> objective = ad_gda(dual_eta=0.1)
     >>> state = objective.init(Hosted.all_of(torch.ones(2)))
@@ -384,8 +398,11 @@ def _normalized(log_h: LogH) -> Objective:
     exact one does. The first round's are K p_i.
     The estimate is exact where the losses do not change and the graph is complete. Else it lags behind, and it is that
     of a neighbourhood (some 1 / b links wide) rather than of all: with constant losses m tends to
-    b (I - (1 - b) W)^-1 W s h, whose mean is right. A device that hears nobody in a round keeps its estimate: its own
-    losses alone would make it believe that it is like all others.
+    b (I - (1 - b) W)^-1 W s h, whose mean is right. So with unequal s_j equal losses do not get weights s_i on a sparse
+    graph: who has small neighbours gets more. And m falls by 1 - b = 0.7 in a round at most: where losses fall by more
+    than 0.36 mu in a round, or come down from a peak of noise, all h are small beside it, and so are all weights.
+    A device that hears nobody in a round keeps its estimate: its own losses alone would make it believe that it is like
+    all others.
     """
     return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 

@@ -60,21 +60,21 @@ OptimizerState = dict[str, Tensor]
 def balanced(mixing: Mixing) -> None:
     """Refuse a W_t that does not keep the mean."""
     if not mixing.balanced:
+        what, instead = mixing.unbalanced
         raise InputError(
-            "a directed graph's W is not doubly stochastic, and gossip would not keep the mean: "
-            "use --optimizer push, or an undirected graph"
+            f"{what} is not doubly stochastic, and gossip would not keep the mean: use --optimizer push, or {instead}"
         )
 
 
-def constant_over_time(method: str) -> Callable[[Mixing], None]:
-    """Refuse a W_t that changes."""
+def constant_over_time(method: str, instead: str = "gradient-tracking") -> Callable[[Mixing], None]:
+    """Refuse a W_t that changes, and say what to use instead."""
 
     def check(mixing: Mixing) -> None:
         balanced(mixing)
         if not mixing.static:
             raise InputError(
                 f"{method} needs the same W in every round: what it keeps of the last round fits no other W; "
-                "use gradient-tracking, or a mixing that does not change"
+                f"use {instead}, or a mixing that does not change"
             )
 
     return check
@@ -144,7 +144,7 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
     return Exchange(
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
-        constant_over_time("compression"),
+        constant_over_time("compression", "--compression none with --gamma 1"),
         keeps="the copies that neighbours have of each other's models",
     )
 
@@ -211,7 +211,8 @@ def quasi_global_momentum(
 
     def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         theta, eta_t = exchange.average(theta, state, mix), schedule(mix.t)
-        if eta_t > 0:  # where no step was taken there is nothing to learn about steps
+        # where no step was taken there is nothing to learn about steps; 1 over one below the floats is beyond them
+        if eta_t >= torch.finfo(theta.dtype).tiny:
             moved = state["before"].sub_(theta)
             state["momentum"].mul_(beta).add_(moved, alpha=(1 - beta) / eta_t)
         return theta, state

@@ -93,7 +93,7 @@ OPTIONS: dict[str, Option] = {
         "Optimizer",
         momentum=(float, "part of the momentum that stays, in [0, 1); default 0.9"),
         compression=(str, "of messages: none, top:PART, random:PART or quantize:BITS; default quantize:4 of choco"),
-        gamma=(float, "how far models move to their neighbours' compressed ones, in (0, 1]; default 0.8"),
+        gamma=(float, "how far models move to their neighbours' compressed ones, in (0, 1]; default 0.8, of dr-qgm 1"),
     ),
     **_options(
         "Server (baselines)",
@@ -106,10 +106,10 @@ OPTIONS: dict[str, Option] = {
     **_options(
         "Network",
         devices=(int, "number of devices K, 2 or more; default 10"),
-        graph=(str, f"{', '.join(GRAPHS)}, or a file (edge list, .graphml, adjacency .npy)"),
+        graph=(str, f"{', '.join(GRAPHS)}, or a file (edge list, .graphml, .npy); a server only counts its nodes"),
         p=(float, "edge probability of the erdos-renyi graph, in (0, 1]; default 0.3"),
         mixing=(str, "metropolis, matcha:BUDGET, matchings or one-peer-exponential; default metropolis"),
-        gossip_steps=(int, "times that a round's models are averaged with neighbours; default 1"),
+        gossip_steps=(int, "times that a round's models are averaged with neighbours, also compressed ones; default 1"),
         link_failures=(float, "probability that a link fails in a round; default none"),
         dropouts=(float, "probability that a device is away in a round; default none"),
     ),

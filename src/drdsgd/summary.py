@@ -19,7 +19,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from drdsgd import records
+from drdsgd import methods, records
 from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment
 from drdsgd.metrics import standard_error
@@ -50,6 +50,7 @@ __all__ = [
     "same_problem",
     "signed",
     "table",
+    "vanished",
 ]  # fmt: skip
 
 Kind = Literal["consensus", "local"]
@@ -248,6 +249,7 @@ class Row:
     worst_difference: Estimate | None
     average_difference: Estimate | None
     stdev_difference: Estimate | None
+    vanished: str = ""  # what is to be known of runs whose weights have
 
     @property
     def unfinished(self) -> int:
@@ -283,6 +285,7 @@ def _row(label: str, kind: Kind, group: Sequence[Record], first: Sequence[Record
         worst_difference=_difference(ends, finished(first), kind, "worst") if first is not None else None,
         average_difference=_difference(ends, finished(first), kind, "average") if first is not None else None,
         stdev_difference=_difference(ends, finished(first), kind, "stdev") if first is not None else None,
+        vanished=_vanished(label, list(ends.values())),
     )
 
 
@@ -385,6 +388,44 @@ def _not_counted(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+# Weights of 1 on average make steps as long as those of average risk. Below this a run has all but stopped.
+LEAST_WEIGHT = 0.1
+
+
+def vanished(rows: Sequence[Row]) -> list[str]:
+    """A line for each group with runs that end with hardly any weight: how much is left, and what helps."""
+    return [row.vanished for row in rows if row.vanished and row.kind == "consensus"]
+
+
+def _vanished(label: str, ends: Sequence[Record]) -> str:
+    weights = [math.fsum(w / len(run.final.weights) for w in run.final.weights) for run in ends if run.final.weights]
+    small = [weight for weight in weights if weight < LEAST_WEIGHT]
+    if not small or ends[0].experiment.algorithm in methods.SERVERS:  # a server may take steps as it likes
+        return ""
+    how_many = "" if len(ends) == 1 else f" in {len(small)} of {count_runs(len(ends))}"
+    return (
+        f"{label}: devices' weights are {math.fsum(small) / len(small):.2g} on average in the last round{how_many}, "
+        f"and so much shorter are its steps: {_cure(ends[0].experiment)}"
+    )
+
+
+def _cure(e: Experiment) -> str:
+    """What makes the weights of an experiment larger: where they are normalised, a moving average must keep up."""
+    objective, _ = methods.parts_of(e.algorithm, e.objective, e.optimizer)
+    if objective == "kl-dro" and e.weights == "normalized":
+        return (
+            f"with --weights normalized take a larger --mu than {e.mu:g}, or one that comes from above "
+            "(--mu 3 --mu-schedule linear:0.1 --loss-smoothing 0.03 --weight-cap 2)"
+        )
+    if objective == "kl-dro":
+        return f"with --weights {e.weights} take a smaller --mu than {e.mu:g}, a larger --eta, or --weights normalized"
+    options = {"term": ("tilt", e.tilt), "q-ffl": ("q", e.q), "kl-ball": ("radius", e.radius)}
+    if objective in options:
+        name, value = options[objective]
+        return f"take a smaller --{name} than {value:g}"
+    return "take a larger --eta"
+
+
 def count_runs(n: int) -> str:
     return f"{n} run" + "s" * (n != 1)
 
@@ -476,7 +517,7 @@ def _basis(estimate: Estimate, seed: str = "seed") -> str:
 
 def caveats(rows: Sequence[Row]) -> list[str]:
     """What a reader of the headline should know, too."""
-    notes = [*_not_tested(rows), *_not_counted(rows)]
+    notes = [*_not_tested(rows), *_not_counted(rows), *vanished(rows)]
     differences = [row.worst_difference for row in rows if row.kind == "consensus"]
     pairs = [pair for pair in differences if pair is not None and pair.n]
     few = min((pair.n for pair in pairs if pair.n > 1), default=9)

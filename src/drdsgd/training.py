@@ -276,6 +276,11 @@ def trajectory(
         if (now or ranks.size == 1) and (trouble := ranks.earliest(trouble)) is not None:
             raise trouble
 
+    def failing(fine: Tensor) -> list[int]:
+        """The devices that are not fine [n], here or elsewhere: where one process refuses, all must, or they wait."""
+        devices, is_fine = ranks.gather(torch.stack([engine.rows, fine.long()], dim=1)).T
+        return [int(device) for device in devices[is_fine == 0]]
+
     def measure(progress: Progress, loss: Tensor, weight: Tensor) -> Progress:
         state = progress.state
         common = _common(algorithm, state, ranks, each)
@@ -284,15 +289,20 @@ def trajectory(
             # times K: models whose mean is beyond the floats are, too
             refuse(_not_finite(algorithm, engine.rows, state.t, loss, model=state.theta * mixing.K))
         scores = evaluate(flat, state.theta, common, data, test_features, mode, each, metric)
-        if not (finite := scores.common.isfinite() & scores.local.isfinite()).all():
-            i = int((~finite).nonzero()[0])
-            one, first, n = slice(i, i + 1), int(data.test.starts[i]), int(data.test.sizes[i])
-            x = test_features[None, first : first + n]
-            outputs = torch.stack([predict(flat, models, x, mode) for models in (state.theta[one], common[None])], 1)
-            found = _not_finite(algorithm, engine.rows[one], state.t, loss[one], output=outputs.detach())
-            raise found or InputError(
-                f"the metric {metric.name} of device {int(engine.rows[i])} is not finite after round {state.t}, though "
-                "the models' outputs are: give one that is a finite number for every sample"
+        finite = scores.common.isfinite() & scores.local.isfinite()
+        if some := failing(finite):
+            found = None
+            if not finite.all():
+                i = int((~finite).nonzero()[0])
+                one, first, n = slice(i, i + 1), int(data.test.starts[i]), int(data.test.sizes[i])
+                x = test_features[None, first : first + n]
+                both = [predict(flat, models, x, mode) for models in (state.theta[one], common[None])]
+                outputs = torch.stack(both, 1).detach()
+                found = _not_finite(algorithm, engine.rows[one], state.t, loss[one], output=outputs)
+            refuse(found)
+            raise InputError(
+                f"the metric {metric.name} of device {some[0]} is not finite after round {state.t}, though the models' "
+                "outputs are: give one that is a finite number for every sample"
             )
         return progress._replace(metrics=_metrics(progress, scores, distance, loss, weight, ranks, metric))
 
@@ -300,9 +310,9 @@ def trajectory(
     def beginning() -> Progress:
         state = play.begin(aligned(flat.row().expand(data.K, -1)))
         loss = torch.cat([forward(state.theta[some], *batches(0, some))[0] for some in parts])
-        if not (finite := loss.isfinite()).all():
+        if some := failing(loss.isfinite()):
             raise InputError(
-                f"the initial model's loss on device {int(engine.rows[~finite][0])} is not finite; "
+                f"the initial model's loss on device {some[0]} is not finite; "
                 "check the model's initialisation and the scale of the data"
             )
         weight = play.first_weights(state, loss)
@@ -438,9 +448,16 @@ def _not_finite(
         device = int(rows[i])
         return Diverged(
             f"diverged in round {t}: the {what} of device {device} is not finite (loss "
-            f"{float(loss[i]):g}, {algorithm.name}); try a smaller eta, or for DR-DSGD a larger mu, --loss-clip "
-            "or --weights normalized",
+            f"{float(loss[i]):g}, {algorithm.name}); {_cures(algorithm)}",
             round=t,
             device=device,
         )
     return None
+
+
+def _cures(algorithm: Algorithm | ServerAlgorithm) -> str:
+    if isinstance(algorithm, ServerAlgorithm):
+        return "try a smaller eta"
+    if algorithm.objective.gossips:  # its weights are bounded already, so it is steps that are too long
+        return "try a smaller eta, or --weight-cap 2, or less where there is one"
+    return "try a smaller eta, or for DR-DSGD a larger mu, --loss-clip or --weights normalized"

@@ -15,8 +15,8 @@ from drdsgd import compression, data, graphs, mixing, models, optimizers
 from drdsgd.algorithms import Algorithm, dr_dsgd
 from drdsgd.engines import post
 from drdsgd.engines.distributed import Members, World
-from drdsgd.errors import Diverged
-from drdsgd.metrics import Metrics
+from drdsgd.errors import Diverged, InputError
+from drdsgd.metrics import Metric, Metrics
 from drdsgd.mixing import Mixing
 from drdsgd.objectives import capped, kl_dro, smoothed
 from drdsgd.placement import crossing, place
@@ -200,6 +200,35 @@ def all_diverge_alike(world: World) -> None:
         except Diverged as error:
             found.append((error.round, error.device, str(error)))
     assert len(found) == 2 and found[0] == found[1], found
+
+
+def all_refuse_alike(world: World) -> None:
+    """A metric that is no number on one device, and a first loss that is none: all say so, none waits for others."""
+    members, case = hosting(world), Case(W, dr_dsgd(0.1, mu=2.0))
+    own = devices()
+    # device 5 alone has an x as large as this
+    own.test.x[int(own.test.starts[5])] = own.train.x[int(own.train.starts[5])] = 1e30
+
+    def log(outputs: Tensor, y: Tensor) -> Tensor:
+        return torch.where(outputs.abs().amax(dim=1) > 1e20, torch.nan, 1.0)
+
+    def wrong(outputs: Tensor, y: Tensor) -> Tensor:
+        return torch.where(outputs.abs().max() > 1e20, torch.nan, torch.nn.functional.cross_entropy(outputs, y))
+
+    one_of_each = {"batch_size": 500, "ranks": members}
+    for options, says in (
+        ({"metric": Metric("log", log, "", True)}, "the metric log of device 5 is not finite after round 0"),
+        ({"loss": wrong}, "the initial model's loss on device 5 is not finite"),
+    ):
+        mine = own.of(members.rows.tolist())
+        try:
+            trajectory(model(torch.float64), mine, W, case.algorithm, **{**FIELDS, **one_of_each, **options})
+        except InputError as error:
+            assert str(error).startswith(says), error
+        else:
+            raise AssertionError(says)
+    # they are still in step
+    assert world.total(torch.ones(1)).tolist() == [world.size]
 
 
 def memory_that_is_shared(world: World) -> None:

@@ -114,7 +114,7 @@ def test_every_method_gives_what_one_process_gives(size: int, least_bytes: int, 
 
 LAWS: list[Callable[..., None]] = [
     equality.in_float32, equality.bytes_of_the_cut, equality.memory_that_is_shared, equality.all_diverge_alike,
-    equality.a_place_in_use_is_left_alone, equality.what_all_say,
+    equality.all_refuse_alike, equality.a_place_in_use_is_left_alone, equality.what_all_say,
 ]  # fmt: skip
 
 
