@@ -35,6 +35,8 @@ class Training:
     """How a model was trained, as its card says it; `mixing` is None where there was a server."""
 
     algorithm: str
+    eta: str
+    """In words; empty where that is not known."""
     rounds: int
     batch_size: int
     seed: int
@@ -129,6 +131,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "## How it was trained",
         "",
         f"- algorithm: {t.algorithm}",
+        *([f"- step size eta: {t.eta}"] if t.eta else []),
         f"- rounds: {t.rounds}, in each {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
         f"- devices: {K}, with {_span(t.train_sizes)} training samples",
         f"- graph: {_graph(t)}",

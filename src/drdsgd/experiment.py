@@ -540,6 +540,10 @@ def title(e: Experiment) -> str:
     for name, default in own.items():
         value = getattr(e, name)
         if value is not None and (name == "mu" or value != default or e.objective or e.optimizer):
-            parts.append(f"{name.replace('_', ' ')} = {value:g}" if isinstance(value, float) else f"{value} {name}")
+            parts.append(
+                f"{name.replace('_', ' ')} = {value:g}"
+                if isinstance(value, float)
+                else f"{value} {name.replace('_', ' ')}"
+            )
     named = methods.ALGORITHMS.get(e.algorithm)
     return (e.algorithm if named is None else named.title) + (f" with {', '.join(parts)}" if parts else "")

@@ -153,6 +153,7 @@ def train(
     assert state is not None
     training = Training(
         algorithm=algorithm.name,
+        eta=algorithm.eta if isinstance(algorithm, Algorithm) else "",
         rounds=state.t,
         batch_size=options.get("batch_size", BATCH_SIZE),
         seed=options.get("seed", 0),
