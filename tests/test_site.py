@@ -186,6 +186,9 @@ def test_it_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path, mon
         assert "arithmatex" not in text and "<!-- commands -->" not in text and "<!-- methods -->" not in text
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")), style
+    tutorial = (tmp_path / "tutorial.html").read_text(encoding="utf-8")
+    assert 'data-copy="drdsgd train --resume --out runs/robust"' in tutorial and 'data-copy="$' not in tutorial
+    assert not re.search(r'data-copy="[^"]*(seeds average|report:)', tutorial)
     mathematics = (tmp_path / "mathematics.html").read_text(encoding="utf-8")
     assert mathematics.count("<math") > 60 and "merror" not in mathematics
     assert not {"$", "\\"} & set(_visible(mathematics)), "LaTeX that is not understood"
