@@ -222,7 +222,8 @@ class Estimate:
             return "—"
         # a small error deserves a second digit, else 0.04 ± 0.03 would read 0.0 ± 0.0
         digits = 2 if 0 < self.error < 0.095 else 1
-        mean = f"{self.mean if sign else abs(self.mean):{sign or '-'}.{digits}f}".replace("-", "−")
+        mean = f"{self.mean if sign else abs(self.mean):{sign or '-'}.{digits}f}"
+        mean = mean.removeprefix("-") if float(mean) == 0 else mean.replace("-", "−")  # no −0.0
         return mean if math.isnan(self.error) else f"{mean}{separator}{self.error:.{digits}f}"
 
 
