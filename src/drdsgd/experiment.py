@@ -43,6 +43,7 @@ __all__ = [
     "make_mixing",
     "make_model",
     "title",
+    "warning",
 ]
 
 Positive = Annotated[float, Field(gt=0)]
@@ -245,6 +246,20 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         fields.setdefault("batch_size", round(math.sqrt(K * T)))
     fields.setdefault("threads", default_threads())
     return fields
+
+
+def warning(e: Experiment) -> str:
+    """What to say before a run that will hardly learn; empty where there is nothing.
+
+    >>> warning(Experiment(devices=1000, rounds=50))
+    '--eta: the default, sqrt(K / T) = 4.47, is above 1, a step with which few models learn; try --eta 0.5, or ...'
+    """
+    if e.eta <= 1 or e.eta != math.sqrt(e.devices / e.rounds):
+        return ""
+    return (
+        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, a step with which few models learn; try "
+        f"--eta 0.5, or more --rounds than --devices ({e.devices})"
+    )
 
 
 def default_threads() -> int:

@@ -99,6 +99,7 @@ class Folder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder against a second process; the system lets go of it when this one ends."""
+        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDONLY)
         try:
@@ -109,8 +110,9 @@ class Folder:
             yield
         finally:
             os.close(handle)
-            with suppress(OSError):  # what was refused leaves no empty folder
-                self.path.rmdir()
+            with suppress(OSError):  # what was refused leaves no empty folder, nor those above that were made for it
+                for path in new or [self.path]:
+                    path.rmdir()
 
     def start(self, e: Experiment, network: Network) -> None:
         """Write what is known before the first round."""
