@@ -65,8 +65,9 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 def copied(page: str) -> str:
     """Blocks with prompts, each with what its button shall copy; what is typed may wrap instead of being cut off.
 
-    >>> copied('<div class="highlight"><pre><span></span><code><span class="gp">$ </span>a &amp;&amp; b\\n7</code></pre></div>')
-    '<div class="highlight" data-copy="a &amp;&amp; b"><pre><span></span><code><span class="typed">...b\\n</span>7</code>...'
+    >>> made = '<pre><span></span><code><span class="gp">$ </span>a &lt; b\\n7</code></pre></div>'
+    >>> copied(f'<div class="highlight">{made}')[:70]
+    '<div class="highlight" data-copy="a &lt; b"><pre><span></span><code><sp'
     """
 
     def block(found: re.Match[str]) -> str:
