@@ -177,6 +177,7 @@ def _go(
                 metric=accuracy(),
                 train_sizes=sizes[0],
                 test_sizes=sizes[1],
+                names=network.names,
                 shape=data.shape,
                 scale=data.scale,
                 shift=data.shift,

@@ -165,6 +165,7 @@ def train(
         metric=options.get("metric") or _default_metric(data),
         train_sizes=data.train.sizes.tolist(),
         test_sizes=data.test.sizes.tolist(),
+        names=data.names,
         shape=data.shape,
         scale=data.scale,
         shift=data.shift,
