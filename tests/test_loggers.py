@@ -26,6 +26,12 @@ from tests.program import FIELDS, SMALL, Crash, crashing_at, drdsgd, one_line, r
 Series = dict[str, list[tuple[int, float]]]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow may be slow to start on a busy machine, which would be a line more."""
+    monkeypatch.setattr(loggers, "SLOW_START", 600.0)
+
+
 def recorded(path: Path) -> Series:
     """What metrics.jsonl says, as (round, value) by name."""
     found: Series = {}
