@@ -111,7 +111,7 @@ def _run(
     at_once: int,
     watch: Watch,
 ) -> None:
-    """Run these of all experiments that there are; they are `known`, or some only stand for others until these are done.
+    """Run these of all experiments that there are; they are `known`, or some stand for others until these are done.
 
     What is chosen among results may be a run that is done already, so the number of all is a guess until then.
     """
