@@ -20,8 +20,9 @@ browser:
 	elif { sudo -n apt-get -qq update && sudo -n apt-get install -qq -y chromium; } >/dev/null 2>&1; then :; \
 	else echo "there is no chromium, and it could not be installed: tests of the report in a browser are skipped"; fi
 
+# not --quiet: that also hides warnings from --strict, so that a page that is in no menu would do
 docs: $(VENV)/.installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html; its search needs a server: python3 -m http.server -d site"
 
 lint: $(VENV)/.installed

@@ -1,8 +1,8 @@
 """What mkdocs does not do by itself, while it builds the site.
 
 Mathematics becomes MathML, which browsers draw without a script; the lists of commands and methods come from the
-program itself, so they can't be stale; the changelog is the repository's; and a link to a file that is not part of the
-site becomes that file's name.
+program itself, so they can't be stale; the changelog is the repository's; a link to a file that is not part of the
+site becomes that file's name; and what a block's button copies are its commands, without prompts and what they print.
 """
 
 from __future__ import annotations
@@ -25,11 +25,26 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
 
-__all__ = ["commands", "fill", "inside", "mathml", "methods_table", "on_files", "on_page_content", "on_page_markdown"]
+__all__ = [
+    "commands",
+    "copied",
+    "fill",
+    "inside",
+    "mathml",
+    "methods_table",
+    "on_files",
+    "on_page_content",
+    "on_page_markdown",
+]
 
 ROOT = Path(__file__).parent.parent
 # how pymdownx.arithmatex marks what stands between dollars
 MATHEMATICS = re.compile(r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL)
+
+
+# how pymdownx.highlight shows a block, and how pygments begins a line of it that is typed
+BLOCK = re.compile(r'<div class="([\w -]*\bhighlight\b[\w -]*)"><pre>(.*?)</code></pre></div>', re.DOTALL)
+PROMPT = re.compile(r'^(<span></span><code>)?<span class="gp">(\$ |&gt;&gt;&gt; |\.\.\. )</span>')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -44,7 +59,32 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    return MATHEMATICS.sub(lambda found: mathml(found[2], block=found[1] == "div"), html)
+    return copied(MATHEMATICS.sub(lambda found: mathml(found[2], block=found[1] == "div"), html))
+
+
+def copied(page: str) -> str:
+    """Blocks with prompts, each with what its button shall copy; what is typed may wrap instead of being cut off.
+
+    >>> made = '<pre><span></span><code><span class="gp">$ </span>a &lt; b\\n7</code></pre></div>'
+    >>> copied(f'<div class="highlight">{made}').partition("<pre>")[0]
+    '<div class="highlight" data-copy="a &lt; b">'
+    """
+
+    def block(found: re.Match[str]) -> str:
+        lines = found[2].split("\n")
+        typed = [PROMPT.sub("", line) for line in lines if PROMPT.match(line)]
+        if not typed:
+            return found[0]
+        text = "\n".join(html.unescape(re.sub(r"<[^>]*>", "", line)) for line in typed)
+        shown = ""
+        for i, line in enumerate(lines):
+            end = "\n" if i + 1 < len(lines) else ""
+            opened = "<span></span><code>" if line.startswith("<span></span><code>") else ""
+            line = line.removeprefix(opened) + end
+            shown += opened + (f'<span class="typed">{line}</span>' if PROMPT.match(line) else line)
+        return f'<div class="{found[1]}" data-copy="{html.escape(text)}"><pre>{shown}</code></pre></div>'
+
+    return BLOCK.sub(block, page)
 
 
 def mathml(latex: str, block: bool) -> str:

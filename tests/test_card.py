@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_model
 from torch import nn
 
 import drdsgd
-from drdsgd import data, graphs, models, servers
+from drdsgd import data, graphs, models, schedules, servers
 from drdsgd.card import WORST_DEVICES
 from drdsgd.errors import InputError
 from drdsgd.experiment import make_data, make_model
+from drdsgd.records import Folder
 from drdsgd.runs import run
 from tests.program import saved, small
 
@@ -74,9 +76,41 @@ def test_the_card_has_every_device(tmp_path: Path) -> None:
     said = [f"{value:.1f} %" + (" (worst)" if i == worst else "") for i, value in enumerate(final.per_device)]
     assert rows(card) == list(enumerate(said))
     assert f"Device {worst} is served worst: accuracy {final.worst:.1f} %" in card
-    for line in ("DR-DSGD with mu = 3", "rounds: 8, in each 32", "5 nodes, 5 links; rho = ", "loss: cross entropy"):
+    for line in (
+        "DR-DSGD with mu = 3",
+        "step size eta: 0.2\n",
+        "rounds: 8, in each 32",
+        "5 nodes, 5 links; rho = ",
+        "loss: cross entropy",
+    ):
         assert line in card
     assert card.startswith("---\nlibrary_name: pytorch\n") and "metrics:\n- accuracy\n---\n" in card
+
+
+def test_the_card_says_what_was_run(tmp_path: Path) -> None:
+    algorithm = drdsgd.dr_dsgd(schedules.linear(0.2, T=8), mu=3.0, loss_clip=2.3)
+    python = (trained(algorithm=algorithm).save(tmp_path / "python") / "README.md").read_text()
+    e = small(algorithm="dr-dsgd", mu=3.0, loss_clip=2.3, eta=0.2, eta_schedule="linear", rounds=8)
+    run(e, tmp_path / "run")
+    for card in (python, Folder(tmp_path / "run").card.read_text()):
+        assert "- algorithm: DR-DSGD with mu = 3, loss clip = 2.3\n" in card
+        assert "- step size eta: 0.2, on a line to 0 in 8 rounds\n" in card
+
+
+def test_a_folders_names_are_in_the_card_and_harmless(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for name in ("north", "a|b <img>_`x`"):
+        np.savez(
+            tmp_path / "sites" / f"{name}.npz", x=np.random.default_rng(0).normal(size=(20, 4)), y=np.arange(20) % 2
+        )
+    devices = data.from_folder(tmp_path / "sites")
+    assert devices.names == ("a|b <img>_`x`", "north") and devices.of([1]).names == ("north",)
+    result = drdsgd.train(models.logistic((4,), 2), devices, nx.path_graph(2), drdsgd.dsgd(0.1), rounds=2)
+    card = (result.save(tmp_path / "python") / "README.md").read_text()
+    assert "| 1 (north) | 16 | 4 |" in card and r"| 0 (a\|b \<img\>\_\`x\`) | 16 |" in card
+    e = small(dataset=str(tmp_path / "sites"), devices=2, graph="complete", model="logistic")
+    record = run(e, tmp_path / "run")
+    assert record.network.names == list(devices.names) and "| 1 (north) | 16" in Folder(record.path).card.read_text()
 
 
 def test_of_many_devices_the_card_has_the_worst(tmp_path: Path) -> None:

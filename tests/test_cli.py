@@ -600,3 +600,17 @@ def test_records_of_wrong_types_are_told(file: str, wrong: Callable[[str], str],
     drdsgd("train", *SMALL, "--out", tmp_path)
     (tmp_path / file).write_text(wrong((tmp_path / file).read_text()))
     assert says in refused("report", tmp_path)
+
+
+def test_a_default_step_above_one_is_told_of_once(tmp_path: Path) -> None:
+    few = ["--dataset", "synthetic", "--devices", "8", "--rounds", "4", "--graph", "ring", "--threads", "1"]
+    for command, out in ((["train"], "a"), (["compare", "--seeds", "1"], "b")):
+        said = drdsgd(*command, *few, "--out", tmp_path / out)
+        assert said.status == 0
+        assert said.err.count("drdsgd: --eta: the default, sqrt(K / T) = 1.41, is above 1") == 1
+    assert "--eta: the default" not in drdsgd("train", *few, "--eta", "1.5", "--out", tmp_path / "c").err
+
+
+def test_a_refused_run_leaves_no_folder_above_it(tmp_path: Path) -> None:
+    refused("train", "--devices", "700", "--threads", "1", "--out", tmp_path / "a" / "b" / "c")
+    assert not (tmp_path / "a").exists()

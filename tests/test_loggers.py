@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ from tests.made import metrics
 from tests.program import FIELDS, SMALL, Crash, crashing_at, drdsgd, one_line, refused, small
 
 Series = dict[str, list[tuple[int, float]]]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow may be slow to start on a busy machine, which would be a line more."""
+    monkeypatch.setattr(loggers, "SLOW_START", 600.0)
 
 
 def recorded(path: Path) -> Series:
@@ -86,6 +93,20 @@ def test_a_log_that_fails_costs_one_line_and_nothing_else(
     (line,) = said.err.splitlines()
     assert line.startswith("drdsgd: --log mlflow: [Errno 28] No space left on device; the run in ")
     assert failing.seen == seen and other.seen == [0, 2, 4, 6]
+
+
+def test_a_log_that_is_slow_to_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loggers, "SLOW_START", 0.01)
+    said: list[str] = []
+
+    def slow(e: Experiment, path: Path) -> loggers.Logger:
+        while not said:
+            time.sleep(0.01)
+        return Failing("never")
+
+    monkeypatch.setitem(loggers.KINDS, "mlflow", loggers.Kind(slow, ()))
+    loggers.of(["mlflow"], said.append)(small(), tmp_path)
+    assert said == ["--log mlflow: it takes a while to start"]
 
 
 def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path) -> None:

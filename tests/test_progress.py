@@ -117,10 +117,23 @@ def lines(clock: list[float], total: float | None, steps: Sequence[tuple[float, 
 
 def test_a_log_gets_a_line_soon_then_now_and_then_and_at_the_end(clock: list[float]) -> None:
     said = lines(clock, 100.0, [(float(second), float(second), "note") for second in range(100)])
-    assert said[0] == "[red]x: 2 %, 0:01:38 left, note"
+    assert said[0] == "[red]x: 2 %, note"
     assert said[1] == "[red]x: 12 %, 0:01:28 left, note"
     assert said[-1] == "[red]x: 99 %, after 0:01:39, note"
     assert len(said) == 1 + 97 // progress.LINE_EVERY + 1
+
+
+def test_a_time_left_needs_some_work_to_tell_it_from(clock: list[float]) -> None:
+    """A tenth of all, and two seconds; what takes hours, half a minute."""
+    steps = [(float(second), float(second), "") for second in range(36)]
+    assert [" left" in line for line in lines(clock, 1000.0, steps)[:-1]] == [False, False, False, True]
+    steps = [(0.0, 50.0, ""), (1.0, 60.0, ""), (3.0, 70.0, "")]
+    assert lines(clock, 100.0, steps)[0] == "[red]x: 70 %, 0:00:04 left"
+    meter = progress._Meter("x", 100.0)
+    for now, done in ((0.0, 50.0), (1.0, 60.0), (2.0, 70.0)):
+        meter.worked = meter.done = done
+        meter.look(now)
+        assert bool(meter.left(now)) == (now >= 2)
 
 
 def test_what_was_done_before_it_began_is_no_speed(clock: list[float]) -> None:
@@ -167,7 +180,7 @@ def test_rounds_that_are_left_out_are_no_speed(clock: list[float]) -> None:
             clock[0] = float(k)
             show(k if k < 5 else 800 + k, metrics(0, [50.0]) if k == 3 else None, "without south" if k > 10 else "")
     said = out.getvalue().splitlines()
-    assert said[0] == "north: round 2 of 1000, 0:16:38 left, 1 rounds/s"
+    assert said[0] == "north: round 2 of 1000, 1 rounds/s"
     assert said[1] == (
         "north: round 812 of 1000, 0:03:08 left, own accuracy 51.0 %, from neighbours 0.1, 1 rounds/s, without south"
     )

@@ -13,6 +13,7 @@ import pytest
 
 from drdsgd import records, report, summary
 from drdsgd.experiment import Experiment
+from drdsgd.report import COLOURS, DASHES
 from drdsgd.report.content import DEVICES, FRAMES, LINKS, content
 from tests.made import HOSTILE, lively, record
 from tests.made import study as study  # a fixture
@@ -142,6 +143,37 @@ def test_diverged_and_unfinished_runs_are_marked() -> None:
     stops = page.data["groups"][0]["stops"]
     assert [(stop["rounds"], stop["status"]) for stop in stops] == [(2, "diverged"), (4, "unfinished")]
     assert stops[0]["consensus"]["worst"] == 20
+
+
+def test_what_diverged_runs_said_stands_at_the_top() -> None:
+    lost = [record([20, 30], seed=k, status="diverged", message=f"diverged in round {k}") for k in range(6)]
+    answer = report.page(summary.groups(lost)).partition('id="controls"')[0]
+    assert "<li>dr-dsgd, seed 2: diverged in round 2</li><li>3 more runs diverged; " in answer
+    few = report.page(summary.groups(lost[:4])).partition('id="controls"')[0]
+    assert "seed 3: diverged in round 3" in few and "more runs" not in few
+
+
+def test_devices_have_their_names() -> None:
+    run = record([40, 80, 60])
+    named = dataclasses.replace(run, network=dataclasses.replace(run.network, names=["north", HOSTILE, "west"]))
+    text = report.page(summary.groups([named]))
+    page = Page(text)
+    assert page.data["runs"][0]["names"] == ["north", HOSTILE, "west"] and "<img" not in text
+    assert "the worst-off device, device 0 (north), ends at" in page.said
+    assert Page(report.page(summary.groups([run]))).data["runs"][0]["names"] is None
+
+
+def test_lines_differ_in_grey_from_the_first_on() -> None:
+    looks = [(COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]) for i in range(42)]
+    assert len(set(looks)) == 42 and len({dash for _, dash in looks[:6]}) == 6
+
+
+def test_the_worst_comes_first_in_the_table() -> None:
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', report.page(summary.groups([record([40, 80])])))
+    assert heads[:2] == ["worst", "average"]
+    both = [record([40, 80], algorithm="dsgd"), record([50, 80])]
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', report.page(summary.groups(both)))
+    assert heads[:4] == ["worst", "Δ worst", "average", "Δ average"]
 
 
 def test_one_run_has_no_error() -> None:

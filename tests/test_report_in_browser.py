@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from drdsgd import report, summary
 from drdsgd.records import Record, Status
-from tests.made import HOSTILE, lively
+from tests.made import HOSTILE, lively, record
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
@@ -186,7 +186,7 @@ def said_of(device: int, k: int) -> list[str]:
         f"accuracy {m.consensus.per_device[device]:.1f} % consensus, {m.local.per_device[device]:.1f} % local",
         f"{sum(counts)} training samples, labels {', '.join(f'{label} ({n}×)' for n, label in held)}",
         f"{degree} neighbours",
-        f"loss {float(f'{m.losses[device]:.3g}'):g}",
+        f"training loss of its own model {float(f'{m.losses[device]:.3g}'):g}",
         f"counts {share:.{2 if share < 1 else 1}f} times as much as the average device",
     ]
 
@@ -263,10 +263,19 @@ def test_a_dot_and_a_line_can_be_followed_too(shown: Opened) -> None:
     assert shown.text("#following").startswith("Following device 1 of seed 1")
     assert page.locator("#run option:checked").inner_text() == "dsgd, seed 1"
     page.keyboard.press("Escape")
+    shown.settle()
     page.locator("#losses .plot svg").scroll_into_view_if_needed()
     shown.settle()
     page.locator("#losses .plot svg").hover(position={"x": 60, "y": 40})
     assert re.search(r"device \d+.*: \d", shown.text("#tip"))
+
+
+def test_a_distance_that_hardly_changes_has_an_axis(browser: Browser, tmp_path: Path) -> None:
+    (file := tmp_path / "report.html").write_text(report.page(summary.groups([record([40, 80], rounds=(0, 2, 4, 6))])))
+    page = opened(browser, file).page
+    ticks = page.locator("#apart .plot .tick[text-anchor=end]").all_text_contents()
+    assert len({*ticks} - {"rounds"}) >= 3
+    page.close()
 
 
 def test_the_switches_change_the_curves(shown: Opened) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from inspect import ismodule
 from pathlib import Path
@@ -141,6 +143,21 @@ def test_the_lists_are_the_programs() -> None:
         assert all(f"`{option}`" in commands for option in options if option.startswith("--"))
 
 
+def test_make_docs_fails_where_a_page_is_in_no_menu(tmp_path: Path) -> None:
+    command = re.search(r"-m (mkdocs build .*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command is not None
+    (tmp_path / "docs").mkdir()
+    for name in ("index", "forgotten"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n")
+    (tmp_path / "mkdocs.yml").write_text(
+        "site_name: small\nnav: [index.md]\nvalidation: {nav: {omitted_files: warn}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", *command[1].split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0 and "forgotten.md" in done.stderr
+
+
 class Assets(HTMLParser):
     """What a page makes a browser load."""
 
@@ -169,6 +186,9 @@ def test_it_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path, mon
         assert "arithmatex" not in text and "<!-- commands -->" not in text and "<!-- methods -->" not in text
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")), style
+    tutorial = (tmp_path / "tutorial.html").read_text(encoding="utf-8")
+    assert 'data-copy="drdsgd train --resume --out runs/robust"' in tutorial and 'data-copy="$' not in tutorial
+    assert not re.search(r'data-copy="[^"]*(seeds average|report:)', tutorial)
     mathematics = (tmp_path / "mathematics.html").read_text(encoding="utf-8")
     assert mathematics.count("<math") > 60 and "merror" not in mathematics
     assert not {"$", "\\"} & set(_visible(mathematics)), "LaTeX that is not understood"

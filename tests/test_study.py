@@ -334,6 +334,7 @@ def test_seeds_that_are_none(tmp_path: Path, text: str) -> None:
 
 def test_the_demo_goes_on_and_shows_itself_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DEMO, "rounds", 3)
+    monkeypatch.setitem(DEMO, "eta", 0.5)  # the default of so few is above 1, of which it would speak
     monkeypatch.setitem(DEMO, "threads", 1)
     path = tmp_path / "demo"
     first = drdsgd("demo", "--seeds", "1", "--out", path)

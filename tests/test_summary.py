@@ -298,3 +298,10 @@ def test_curves_of_unequal_length() -> None:
 def test_a_curve_has_only_rounds_that_all_who_got_there_have() -> None:
     runs = [record([40, 80], rounds=(0, 2, 3, 6)), record([40, 80], seed=1, rounds=(0, 2, 4, 6))]
     assert summary.curve(runs, "local", "stdev").rounds == [0, 2, 6]
+
+
+def test_there_is_no_minus_zero() -> None:
+    assert [summary.Estimate(mean, 0.3, 5).format("+") for mean in (-0.04, 0.04, -0.06)] == [
+        "0.0 ± 0.3", "+0.0 ± 0.3", "−0.1 ± 0.3",
+    ]  # fmt: skip
+    assert str(summary.Estimate(-0.004, 0.05, 5)) == "0.00 ± 0.05"

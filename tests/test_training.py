@@ -44,6 +44,15 @@ def options(**changes: Any) -> dict[str, Any]:
     return {**defaults, **changes}
 
 
+def test_a_name_is_no_algorithm_and_unknown_options_are_named() -> None:
+    with pytest.raises(InputError, match=r"algorithm is 'dr-dsgd': give a value such as drdsgd\.dr_dsgd\(eta"):
+        drdsgd.train(**options(algorithm="dr-dsgd"))
+    with pytest.raises(InputError, match=r"train\(..., epochs=...\): unknown; known are rounds, batch_size, "):
+        drdsgd.train(**options(epochs=3))
+    with pytest.raises(InputError, match="unknown, did you mean rounds"):
+        drdsgd.train(**options(round=3))
+
+
 def test_it_learns() -> None:
     result = drdsgd.train(**options(rounds=150, eval_every=50, algorithm=drdsgd.dsgd(0.5)))
     first, last = result.metrics[0], result.final

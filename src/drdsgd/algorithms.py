@@ -8,7 +8,7 @@ from drdsgd import optimizers
 from drdsgd.mixing import Mixing
 from drdsgd.objectives import Objective, Weights, erm, kl_dro
 from drdsgd.optimizers import GossipOptimizer
-from drdsgd.schedules import Schedule
+from drdsgd.schedules import Schedule, said
 
 __all__ = ["Algorithm", "dr_dsgd", "dsgd"]
 
@@ -16,6 +16,8 @@ __all__ = ["Algorithm", "dr_dsgd", "dsgd"]
 @dataclass(frozen=True)
 class Algorithm:
     """What to minimise, and how: any objective goes with any optimizer.
+
+    `name` and `eta` are words, for messages and for the card of a model.
 
     >>> Algorithm(kl_dro(mu=6), optimizers.dsgd(0.1)).objective.weigh is not None
     True
@@ -25,6 +27,7 @@ class Algorithm:
     optimizer: GossipOptimizer
     name: str = "your algorithm"
     weight_decay: float = 0.0
+    eta: str = ""
 
     def check(self, mixing: Mixing) -> None:
         """Refuse a mixing with which it does not work."""
@@ -38,7 +41,7 @@ def dsgd(eta: float | Schedule) -> Algorithm:
     >>> isinstance(dsgd(eta=0.1), Algorithm)
     True
     """
-    return Algorithm(erm(), optimizers.dsgd(eta), "DSGD")
+    return Algorithm(erm(), optimizers.dsgd(eta), "DSGD", eta=said(eta))
 
 
 def dr_dsgd(
@@ -47,7 +50,10 @@ def dr_dsgd(
     """Distributionally robust decentralized SGD (Algorithm 2; Ben Issaid, Elgabli and Bennis, TMLR 2022).
 
     >>> dr_dsgd(eta=0.1, mu=6.0).name, dr_dsgd(eta=0.1, mu=6.0, weights="normalized").name
-    ('DR-DSGD with mu = 6', 'DR-DSGD with mu = 6 and normalized weights')
+    ('DR-DSGD with mu = 6', 'DR-DSGD with mu = 6, normalized weights')
     """
-    name = f"DR-DSGD with mu = {mu:g}" + ("" if weights == "as-written" else f" and {weights} weights")
-    return Algorithm(kl_dro(mu, loss_clip, weights), optimizers.dsgd(eta), name)
+    own = [f"mu = {mu:g}"] + ([] if weights == "as-written" else [f"{weights} weights"])
+    own += [] if loss_clip is None else [f"loss clip = {loss_clip:g}"]
+    return Algorithm(
+        kl_dro(mu, loss_clip, weights), optimizers.dsgd(eta), f"DR-DSGD with {', '.join(own)}", eta=said(eta)
+    )

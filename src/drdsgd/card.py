@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Training:
     """How a model was trained, as its card says it; `mixing` is None where there was a server."""
 
     algorithm: str
+    eta: str
+    """In words; empty where that is not known."""
     rounds: int
     batch_size: int
     seed: int
@@ -47,6 +50,8 @@ class Training:
     scale: Tensor
     shift: Tensor
     mixing: Mixing | None
+    names: Sequence[str] = ()
+    """Of the devices, where they have some beside their numbers."""
     rho: float | None = None
     """Where it is known; else it is computed when the card is written."""
 
@@ -83,7 +88,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         order.sort(key=accuracy.per_device.__getitem__, reverse=not metric.higher_is_better)
         order = order[:WORST_DEVICES]
     rows = [
-        f"| {i} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(accuracy.per_device[i])}"
+        f"| {_called(t, i)} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(accuracy.per_device[i])}"
         f"{' (worst)' if i == worst else ''} |"
         for i in order
     ]
@@ -108,7 +113,8 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
         "## How well it serves the devices",
         "",
-        f"Device {worst} is served worst: {metric.name} {shown(accuracy.worst)}, {gap} {side} the average device.",
+        f"Device {_called(t, worst)} is served worst: {metric.name} {shown(accuracy.worst)}, {gap} {side} the average "
+        "device.",
         "",
         "| | average | worst device | worst 10 % | STDEV over devices |",
         "|---|---|---|---|---|",
@@ -129,6 +135,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "## How it was trained",
         "",
         f"- algorithm: {t.algorithm}",
+        *([f"- step size eta: {t.eta}"] if t.eta else []),
         f"- rounds: {t.rounds}, in each {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
         f"- devices: {K}, with {_span(t.train_sizes)} training samples",
         f"- graph: {_graph(t)}",
@@ -161,6 +168,14 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
     ]
     return "\n".join(lines)
+
+
+def _called(t: Training, i: int) -> str:
+    """A device's number and, if it has one, its name, which may hold anything but means nothing in Markdown."""
+    if not t.names:
+        return f"{i}"
+    name = re.sub(r"([\\`*_\[\]<>|&!~$])", r"\\\1", t.names[i])
+    return f"{i} ({name})"
 
 
 def _dtype(parameter: Tensor) -> str:

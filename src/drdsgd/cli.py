@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drdsgd.engines.distributed import World
+    from drdsgd.experiment import Experiment
     from drdsgd.paper.claims import Claim
     from drdsgd.records import Record
     from drdsgd.study import Study
@@ -261,7 +262,10 @@ def train(
     e = experiment.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
+    begun = [e]
+
     def watch(progress: Progress) -> None:
+        _warn(begun)
         show(progress.state.t, progress.metrics)
 
     launcher = "" if world is None else "torchrun ... -m "
@@ -788,6 +792,7 @@ def _compare(
     from drdsgd.records import Folder
 
     cells = plan.cells(out)
+    begun = [cell.experiment for cell in cells]
     # rounds that each run has behind it; also those that a checkpoint has, as they take no more time
     saved = {c.path: checkpoint.parts(Folder(c.path).checkpoint) for c in cells}
     over = {c.path for c in cells if Folder(c.path).status != "unfinished"}
@@ -797,6 +802,7 @@ def _compare(
         with bar(_console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
 
             def watch(cell: study.Cell, t: int) -> None:
+                _warn(begun)
                 reached[cell.path] = t
                 if t == cell.experiment.rounds:
                     over.add(cell.path)
@@ -808,6 +814,15 @@ def _compare(
         _show(records)
         print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
         print(f"report: {report.write([out], out / 'report.html')}")
+
+
+def _warn(begun: list[Experiment]) -> None:
+    """A line about runs that will hardly learn, once: when the first round is there, as no refusal comes after it."""
+    from drdsgd import experiment
+
+    for line in dict.fromkeys(filter(None, map(experiment.warning, begun))):
+        print(f"drdsgd: {line}", file=sys.stderr)
+    begun.clear()
 
 
 def _logs(names: Sequence[str] | None) -> str:

@@ -87,7 +87,8 @@ class Samples:
 class Devices:
     """What K devices hold; a model is fed `x * scale + shift` (broadcast over [*shape]).
 
-    `classes` is 0 where targets are floats, numbers to predict.
+    `classes` is 0 where targets are floats, numbers to predict. `names` are what devices are called beside their
+    numbers, if anything: one line of printable text each.
 
     >>> d = synthetic(3, features=4)
     >>> d.K, d.shape, d.train.sizes.tolist(), d.test.sizes.tolist()
@@ -99,6 +100,7 @@ class Devices:
     classes: int
     scale: Tensor
     shift: Tensor
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.train.K != self.test.K:
@@ -106,6 +108,8 @@ class Devices:
                 f"{self.train.K} devices have training samples but {self.test.K} have test samples: "
                 "every device needs both"
             )
+        if self.names and (len(self.names) != self.K or not all(map(str.isprintable, self.names))):
+            raise InputError(f"names {self.names}: give each of the {self.K} devices one, in printable characters")
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
             raise InputError(
                 f"a training sample has shape {list(self.shape)} but a test sample has "
@@ -165,7 +169,8 @@ class Devices:
                 torch.cat([x[i] for i in devices]), torch.cat([y[i] for i in devices]), samples.sizes[list(devices)]
             )
 
-        return replace(self, train=some(self.train), test=some(self.test))
+        names = tuple(self.names[i] for i in devices) if self.names else ()
+        return replace(self, train=some(self.train), test=some(self.test), names=names)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Devices:
         """The same with all tensors on a torch device, and targets that are floats in a dtype.
@@ -179,7 +184,7 @@ class Devices:
             return Samples(samples.x.to(device), y, samples.sizes.to(device))
 
         scale, shift = self.scale.to(device), self.shift.to(device)
-        return Devices(moved(self.train), moved(self.test), self.classes, scale, shift)
+        return replace(self, train=moved(self.train), test=moved(self.test), scale=scale, shift=shift)
 
 
 # ------------------------------------------------------------------------------------------------ made up
@@ -539,7 +544,8 @@ def from_folder(
     """Your own data, one .npz file per device (in the order of their names): x, y, perhaps x_test, y_test.
 
     Integers in y are class numbers and floats are numbers to predict. Where a file has no x_test, every fifth of its
-    samples (at 4, 9, ...) is held out. Else as `from_pairs`. With `devices` only the files of these are read.
+    samples (at 4, 9, ...) is held out. Else as `from_pairs`. With `devices` only the files of these are read. A device
+    is called as its file, without `.npz`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -556,7 +562,17 @@ def from_folder(
         raise InputError(f"no .npz files in {folder}: write one per device with np.savez(file, x=x, y=y)")
     if devices is not None:
         files = [files[i] for i in devices]
-    return _devices([file.name for file in files], map(_npz_pairs, files), classes, unit)
+    made = _devices([file.name for file in files], map(_npz_pairs, files), classes, unit)
+    return replace(made, names=tuple(_printable(file.stem) for file in files))
+
+
+def _printable(name: str) -> str:
+    """A file's name as text for a page: at most 60 characters, and none that would move others about.
+
+    >>> _printable("north\\u202e\\n")
+    'north??'
+    """
+    return "".join(c if c.isprintable() else "?" for c in name[:60])
 
 
 # ---------------------------------------------------------------------------------------------- dealing

@@ -43,6 +43,7 @@ __all__ = [
     "make_mixing",
     "make_model",
     "title",
+    "warning",
 ]
 
 Positive = Annotated[float, Field(gt=0)]
@@ -248,6 +249,20 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         fields.setdefault("batch_size", round(math.sqrt(K * T)))
     fields.setdefault("threads", default_threads())
     return fields
+
+
+def warning(e: Experiment) -> str:
+    """What to say before a run that will hardly learn; empty where there is nothing.
+
+    >>> warning(Experiment(devices=1000, rounds=50))
+    '--eta: the default, sqrt(K / T) = 4.47, is above 1, a step with which few models learn; try --eta 0.5, or ...'
+    """
+    if e.eta <= 1 or e.eta != math.sqrt(e.devices / e.rounds):
+        return ""
+    return (
+        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, a step with which few models learn; try "
+        f"--eta 0.5, or more --rounds than --devices ({e.devices})"
+    )
 
 
 def default_threads() -> int:
@@ -550,6 +565,10 @@ def title(e: Experiment) -> str:
     for name, default in own.items():
         value = getattr(e, name)
         if value is not None and (name == "mu" or value != default or e.objective or e.optimizer):
-            parts.append(f"{name.replace('_', ' ')} = {value:g}" if isinstance(value, float) else f"{value} {name}")
+            parts.append(
+                f"{name.replace('_', ' ')} = {value:g}"
+                if isinstance(value, float)
+                else f"{value} {name.replace('_', ' ')}"
+            )
     named = methods.ALGORITHMS.get(e.algorithm)
     return (e.algorithm if named is None else named.title) + (f" with {', '.join(parts)}" if parts else "")

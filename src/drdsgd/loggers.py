@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ class Logger(Protocol):
     def close(self, status: Status) -> None:
         """No more will come: the run is over, or was stopped."""
 
+
+# seconds after which a log is slow to start
+SLOW_START = 2.0
 
 # opens the log of an experiment that has this folder, which is there
 Make = Callable[["Experiment", Path], Logger]
@@ -106,7 +110,7 @@ class Forgiving:
     def __init__(self, name: str, make: Make, e: Experiment, path: Path, say: Callable[[str], None]) -> None:
         self._name, self._path, self._say = name, path, say
         self._logger: Logger = Nothing()
-        with self._tried():
+        with self._tried(), _patient(lambda: say(f"--log {name}: it takes a while to start")):
             self._logger = make(e, path)
 
     def log(self, metrics: Metrics) -> None:
@@ -129,6 +133,18 @@ class Forgiving:
                 f"--log {self._name}: {shorten(one_line(error), 200)}; the run in {self._path} goes on without it, "
                 f"and --resume --log {self._name} copies all of its metrics later"
             )
+
+
+@contextmanager
+def _patient(say: Callable[[], None]) -> Iterator[None]:
+    """Say something if the block takes long: MLflow may for ten seconds, and nothing else moves meanwhile."""
+    waiting = threading.Timer(SLOW_START, say)
+    waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        waiting.join()  # two at once must not say something
 
 
 def scalars(metrics: Metrics) -> dict[str, float]:

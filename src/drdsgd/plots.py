@@ -23,7 +23,7 @@ from drdsgd.errors import InputError
 from drdsgd.files import replacing
 from drdsgd.graphs import Positions, layout
 from drdsgd.records import Record, Status
-from drdsgd.report import COLOURS
+from drdsgd.report import COLOURS, DASHES
 from drdsgd.summary import Curve, Groups, Measure, curve
 
 if TYPE_CHECKING:
@@ -45,9 +45,13 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
+Style = str | tuple[float, tuple[float, ...]]
 
 _FORMATS = ("png", "pdf", "svg")
-_LINES = ("-", "--", ":", "-.")
+# matplotlib's lengths are in widths of the line
+_LINES: tuple[Style, ...] = tuple(
+    (0.0, tuple(float(part) / 2 for part in dash.split())) if dash else "-" for dash in DASHES
+)
 PANELS: dict[Measure, tuple[str, str]] = {
     "average": ("Average over devices", "{} accuracy in %"),
     "worst": ("Worst-off device", "{} accuracy in %"),
@@ -100,13 +104,13 @@ def curves(groups: Groups, path: Path) -> Path:
 
 
 def _draw_curve(axes: Axes, i: int, group: Sequence[Record], measure: Measure) -> None:
-    colour, style = COLOURS[i % len(COLOURS)], _LINES[i // len(COLOURS) % len(_LINES)]
+    colour, style = COLOURS[i % len(COLOURS)], _LINES[i % len(_LINES)]
     draw_curve(axes, curve(group, "consensus", measure), colour, style)
     for record in group:
         draw_end(axes, record.status, record.final.round, getattr(record.final.consensus, measure), colour)
 
 
-def draw_curve(axes: Axes, points: Curve, colour: str, style: str = "-", alpha: float = 0.18) -> None:
+def draw_curve(axes: Axes, points: Curve, colour: str, style: Style = "-", alpha: float = 0.18) -> None:
     """A line through the means, and a band of one standard error (none where there is one seed)."""
     mean = np.array([value.mean for value in points.values])
     error = np.array([value.error for value in points.values])

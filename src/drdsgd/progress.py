@@ -41,6 +41,9 @@ FIRST_AFTER, LINE_EVERY = 2.0, 10.0
 REDRAWN_PER_SECOND = 4
 # seconds that a pace is taken over, and between two looks at it
 OVER, LOOK_EVERY = 30.0, 0.2
+# seconds of work, and the part done, before which a pace says little of the time left; what takes hours has the pace of
+# a whole half minute long before that part
+WORKED_FIRST, DONE_FIRST = 2.0, 0.1
 # columns: no more are used, so that lines stay as they are when a wide terminal is made narrower; and fewer than these
 # leave no room for curves
 WIDEST, ROOMY = 76, 56
@@ -200,8 +203,12 @@ class _Meter:
 
     def left(self, now: float) -> str:
         """The time until it is done, if that can be known."""
-        rate = self.pace.rate(now)
-        return f"{_time((self.total - self.done) / rate)} left" if self.total and rate else ""
+        rate, worked = self.pace.rate(now), now - self.begun
+        if not self.total or not rate or worked < WORKED_FIRST:
+            return ""
+        if self.done < DONE_FIRST * self.total and worked < OVER:
+            return ""
+        return f"{_time((self.total - self.done) / rate)} left"
 
     def speed(self, rate: float | None) -> str:
         """Its pace in words."""

@@ -18,7 +18,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,13 +45,17 @@ Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is n
 
 @dataclass(frozen=True)
 class Network:
-    """The graph as a list of edges, the number of training samples per device and class [K][C], all data's checksum."""
+    """The graph as a list of edges, the number of training samples per device and class [K][C], all data's checksum.
+
+    `names` are what the devices are called beside their numbers; empty where they have none.
+    """
 
     edges: list[tuple[int, int]]
     positions: list[tuple[float, float]]
     label_counts: list[list[int]]
     rho: float
     data_sha256: str
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Folder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the folder against a second process; the system lets go of it when this one ends."""
+        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDONLY)
         try:
@@ -109,8 +114,9 @@ class Folder:
             yield
         finally:
             os.close(handle)
-            with suppress(OSError):  # what was refused leaves no empty folder
-                self.path.rmdir()
+            with suppress(OSError):  # what was refused leaves no empty folder, nor those above that were made for it
+                for path in new or [self.path]:
+                    path.rmdir()
 
     def start(self, e: Experiment, network: Network) -> None:
         """Write what is known before the first round."""
@@ -211,8 +217,14 @@ def read_network(path: Path) -> Network:
     except ValidationError as error:
         raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
     K = len(network.positions)
-    if len(network.label_counts) != K or not all(0 <= i < K for edge in network.edges for i in edge):
-        raise InputError(f"{path} is corrupt: its edges, positions and label_counts do not belong together; {_AGAIN}")
+    if (
+        len(network.label_counts) != K
+        or len(network.names) not in (0, K)
+        or not all(0 <= i < K for edge in network.edges for i in edge)
+    ):
+        raise InputError(
+            f"{path} is corrupt: its edges, positions, label_counts and names do not belong together; {_AGAIN}"
+        )
     return network
 
 
@@ -226,6 +238,9 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
     owner = torch.repeat_interleave(torch.arange(data.K), data.train.sizes.cpu())
     counts = torch.bincount(owner * data.classes + data.train.y.cpu(), minlength=data.K * data.classes)
     label_counts, checksums = ranks.gather(counts.view(data.K, data.classes)), ranks.gather(data.checksums())
+    # one text of each process, as only tensors are gathered
+    said = ranks.texts(json.dumps(dict(zip(map(int, ranks.rows), data.names, strict=False))))
+    named: dict[str, str] = dict(one for text in said for one in json.loads(text).items())
     if ranks.rank > 0:  # it is for the first to write
         return None
     positions = layout(graph)
@@ -235,6 +250,7 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
         label_counts=label_counts.tolist(),
         rho=rho_over_time(mixing),
         data_sha256=hashlib.sha256(checksums.numpy().tobytes()).hexdigest(),
+        names=[named[str(i)] for i in range(ranks.K)] if named else [],
     )
 
 

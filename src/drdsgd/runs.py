@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd import card, checkpoint, hosting, loggers, records
+from drdsgd import card, checkpoint, hosting, loggers, methods, records, schedules
 from drdsgd.engines import Ranks
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError, Interrupted
@@ -169,6 +169,7 @@ def _go(
         if network is not None:
             training = card.Training(
                 algorithm=algorithm.name,
+                eta=schedules.said(methods.scheduled("eta", e.eta, e.eta_schedule, e.rounds)),
                 rounds=e.rounds,
                 batch_size=e.batch_size,
                 seed=e.seed,
@@ -176,6 +177,7 @@ def _go(
                 metric=accuracy(),
                 train_sizes=sizes[0],
                 test_sizes=sizes[1],
+                names=network.names,
                 shape=data.shape,
                 scale=data.scale,
                 shift=data.shift,

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drdsgd.errors import InputError, positive, whole
 
-__all__ = ["Schedule", "cosine", "exponential", "linear", "schedule_of", "warmup"]
+__all__ = ["Schedule", "cosine", "exponential", "linear", "said", "schedule_of", "warmup"]
 
 Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A schedule that can say what it is, so that a model's card can."""
+
+    at: Schedule
+    words: str
+
+    def __call__(self, t: int) -> float:
+        return self.at(t)
+
+
+def said(value: float | Schedule) -> str:
+    """A number or a schedule in words.
+
+    >>> said(0.25), said(linear(0.4, T=60)), said(lambda t: 0.5 / (t + 1))
+    ('0.25', '0.4, on a line to 0 in 60 rounds', '0.5 at first, by a schedule of your own')
+    """
+    if isinstance(value, _Named):
+        return value.words
+    return f"{value(0):.4g} at first, by a schedule of your own" if callable(value) else f"{value:.4g}"
 
 
 def linear(start: float, T: int, end: float = 0.0) -> Schedule:
@@ -19,7 +42,8 @@ def linear(start: float, T: int, end: float = 0.0) -> Schedule:
     [0.4, 0.3..., 0.2, 0.1, 0.0]
     """
     start, T, end = positive("the start", start), whole("T", T), _part(end)
-    return lambda t: start * (1 - (1 - end) * min(t / T, 1.0))
+    words = f"{start:.4g}, on a line to {end * start:.4g} in {T} rounds"
+    return _Named(lambda t: start * (1 - (1 - end) * min(t / T, 1.0)), words)
 
 
 def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
@@ -29,7 +53,8 @@ def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
     [0.4, 0.341, 0.2, 0.059, 0.0]
     """
     start, T, end = positive("the start", start), whole("T", T), _part(end)
-    return lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2)
+    words = f"{start:.4g}, on a cosine to {end * start:.4g} in {T} rounds"
+    return _Named(lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2), words)
 
 
 def exponential(start: float, decay: float) -> Schedule:
@@ -41,7 +66,7 @@ def exponential(start: float, decay: float) -> Schedule:
     start = positive("the start", start)
     if not 0 < decay <= 1:
         raise InputError(f"decay must be in (0, 1]: {decay:g}; 0.99 halves in 69 rounds")
-    return lambda t: start * decay**t
+    return _Named(lambda t: start * decay**t, f"{start:.4g}, times {decay:g} in every round")
 
 
 def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
@@ -53,7 +78,8 @@ def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
     top, T = positive("the top", top), whole("T", T)
     if not 0 < part < 1:
         raise InputError(f"the part of the rounds in which it rises must be in (0, 1): {part:g}; 0.1 is usual")
-    return lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0)
+    words = f"up to {top:.4g} in the first {100 * part:g} % of {T} rounds, then on a line to 0"
+    return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words)
 
 
 def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:

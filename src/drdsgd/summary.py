@@ -223,7 +223,8 @@ class Estimate:
             return "—"
         # a small error deserves a second digit, else 0.04 ± 0.03 would read 0.0 ± 0.0
         digits = 2 if 0 < self.error < 0.095 else 1
-        mean = f"{self.mean if sign else abs(self.mean):{sign or '-'}.{digits}f}".replace("-", "−")
+        mean = f"{self.mean if sign else abs(self.mean):{sign or '-'}.{digits}f}"
+        mean = mean.removeprefix("-") if float(mean) == 0 else mean.replace("-", "−")  # no −0.0
         return mean if math.isnan(self.error) else f"{mean}{separator}{self.error:.{digits}f}"
 
 
@@ -245,7 +246,7 @@ class Row:
     worst10: Estimate
     stdev: Estimate
     gap: Estimate  # how far the worst-off device is below the average
-    who: tuple[int, ...]  # the worst-off devices of the one finished run; of several runs none, they deal data anew
+    who: tuple[str, ...]  # the worst-off devices of the one finished run; of several runs none, they deal data anew
     worst_difference: Estimate | None
     average_difference: Estimate | None
     stdev_difference: Estimate | None
@@ -289,9 +290,13 @@ def _row(label: str, kind: Kind, group: Sequence[Record], first: Sequence[Record
     )
 
 
-def _worst_devices(record: Record, kind: Kind) -> tuple[int, ...]:
-    accuracy = getattr(record.final, kind)
-    return tuple(i for i, value in enumerate(accuracy.per_device) if value == accuracy.worst)
+def _worst_devices(record: Record, kind: Kind) -> tuple[str, ...]:
+    accuracy, names = getattr(record.final, kind), record.network.names
+    return tuple(
+        f"{i} ({names[i]})" if names else f"{i}"
+        for i, value in enumerate(accuracy.per_device)
+        if value == accuracy.worst
+    )
 
 
 def finished(group: Sequence[Record]) -> dict[int, Record]:
@@ -463,7 +468,7 @@ def _alone(row: Row) -> str:
     if not row.seeds:
         return f"No run of {row.label} has finished, so there is no end result."
     n = len(row.who)
-    names = " and ".join(map(str, row.who))
+    names = " and ".join(row.who)
     who = {0: "worst-off device ends", 1: f"worst-off device, device {names}, ends"}.get(
         n, f"worst-off devices, {names}, end" if n <= 3 else f"{n} worst-off devices end"
     )

@@ -50,6 +50,7 @@ from drdsgd.metrics import (
 )
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.objectives import Hosted
+from drdsgd.options import unknown
 from drdsgd.parallel import Each, blocks, each_of, one_thread
 from drdsgd.round import Round, State, init, make_round
 from drdsgd.servers import Clients, ServerAlgorithm, make_server_round
@@ -143,6 +144,9 @@ def train(
     >>> result.final.round, result.theta.shape, result.model
     (20, torch.Size([3, 15]), Linear(in_features=4, out_features=3, bias=True))
     """
+    for name in options:
+        if name not in Options.__annotations__:
+            raise InputError(f"train(..., {name}=...): {unknown(name, tuple(Options.__annotations__))}")
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = _mixing(graph)
     metrics, state = [], None
@@ -153,6 +157,7 @@ def train(
     assert state is not None
     training = Training(
         algorithm=algorithm.name,
+        eta=algorithm.eta if isinstance(algorithm, Algorithm) else "",
         rounds=state.t,
         batch_size=options.get("batch_size", BATCH_SIZE),
         seed=options.get("seed", 0),
@@ -160,6 +165,7 @@ def train(
         metric=options.get("metric") or _default_metric(data),
         train_sizes=data.train.sizes.tolist(),
         test_sizes=data.test.sizes.tolist(),
+        names=data.names,
         shape=data.shape,
         scale=data.scale,
         shift=data.shift,
@@ -212,6 +218,10 @@ def trajectory(
     refused here, before the first step of the iterator. A run that leaves the floats raises `Diverged`; of several
     processes, all do, when they next evaluate, or in every `agree_every`-th round.
     """
+    if not isinstance(algorithm, Algorithm | ServerAlgorithm):
+        raise InputError(
+            f"algorithm is {algorithm!r}: give a value such as drdsgd.dr_dsgd(eta=0.1, mu=1.0) or drdsgd.dsgd(eta=0.1)"
+        )
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = _mixing(graph)
     ranks = ranks or Alone(mixing.K)

@@ -12,7 +12,7 @@ from drdsgd import datasets
 from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment
 from drdsgd.paper import job
-from drdsgd.paper.plan import Group, Settings
+from drdsgd.paper.plan import Group, Settings, waiting
 from drdsgd.paper.store import Done, Store
 from drdsgd.records import Folder
 from tests import made
@@ -40,6 +40,17 @@ def test_what_depends_on_results_follows_them(tmp_path: Path) -> None:
     assert set(Store(tmp_path / "runs").runs) == set(store.runs)
     assert not (tmp_path / "work").exists()
     assert seen[0] == 0 and seen[-1] == pytest.approx(1) and all(0 <= part <= 1 + 1e-9 for part in seen)
+
+
+def test_a_number_of_runs_that_may_change_is_a_guess(tmp_path: Path) -> None:
+    """What stands for the best of some may turn out to be done already."""
+    notes = list[str]()
+
+    def chosen(done: Done) -> list[Group]:
+        return [FIRST, FIRST if all(e in done for e in FIRST.experiments) else waiting(SECOND)]
+
+    job.do(chosen, Store(tmp_path / "runs"), tmp_path / "work", 1, lambda done, total, note: notes.append(note))
+    assert notes[-1].startswith("2 of about 4 runs done")
 
 
 def test_nothing_is_done_twice(tmp_path: Path) -> None:

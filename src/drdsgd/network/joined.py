@@ -89,6 +89,7 @@ def join(folder: Path) -> Path:
         label_counts=[one.label_counts for one in about],
         rho=rho_over_time(make_mixing(first, graph)),
         data_sha256=hashlib.sha256("".join(one.data_sha256 for one in about).encode()).hexdigest(),
+        names=[one.name for one in about],
     )
     joined = _joined([records.read_metrics(found[i][0].metrics) for i in range(first.devices)])
     if not joined:

@@ -96,15 +96,26 @@ def do(plan: Plan, store: Store, work: Path, at_once: int, watch: Watch = lambda
                 work.rmdir()
             return
         try:
-            _run(todo, {e: cost(e) for group in groups for e in group.experiments}, store, work, at_once, watch)
+            costs = {e: cost(e) for group in groups for e in group.experiments}
+            _run(todo, costs, all(group.ready for group in groups), store, work, at_once, watch)
         finally:
             harvest(todo, store, work)
 
 
 def _run(
-    todo: Sequence[Experiment], costs: dict[Experiment, float], store: Store, work: Path, at_once: int, watch: Watch
+    todo: Sequence[Experiment],
+    costs: dict[Experiment, float],
+    known: bool,
+    store: Store,
+    work: Path,
+    at_once: int,
+    watch: Watch,
 ) -> None:
-    """Run these of all experiments that there are."""
+    """Run these of all experiments that there are; they are `known`, or some stand for others until these are done.
+
+    What is chosen among results may be a run that is done already, so the number of all is a guess until then.
+    """
+    about = "" if known else "about "
     behind = {e: seconds for e, seconds in costs.items() if e in store.runs}
     for e in todo:  # what a checkpoint has takes no more time
         if saved := checkpoint.parts(records.Folder(work / name_of(e)).checkpoint):
@@ -119,7 +130,7 @@ def _run(
         if t == e.rounds:
             over.add(e)
         finished = sum(seconds == costs[one] for one, seconds in behind.items())
-        watch(sum(behind.values()), total, f"{finished} of {len(costs)} runs done; {_described(e)}")
+        watch(sum(behind.values()), total, f"{finished} of {about}{len(costs)} runs done; {_described(e)}")
 
     watch(sum(behind.values()), total, f"{len(todo)} runs to do")
     with workers.team([(e, work / name_of(e)) for e in todo], min(at_once, len(todo)), see) as team:

@@ -17,7 +17,7 @@ from drdsgd.report.content import content
 from drdsgd.report.fragments import COLOURS, DASHES, SCALE, body
 from drdsgd.summary import Groups, find_runs, groups
 
-__all__ = ["COLOURS", "page", "write"]
+__all__ = ["COLOURS", "DASHES", "page", "write"]
 
 
 def write(paths: Sequence[Path], out: Path, title: str = "drdsgd report") -> Path:

@@ -219,6 +219,7 @@ def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
         "status": status(record),
         "last": record.experiment.rounds,
         "devices": devices,
+        "names": [record.network.names[i] for i in devices] if record.network.names else None,
         "size": _size(record),
         "x": [round(record.network.positions[i][0], 3) for i in devices],
         "y": [round(record.network.positions[i][1], 3) for i in devices],

@@ -32,7 +32,9 @@ __all__ = ["COLOURS", "DASHES", "SCALE", "body"]
 # Okabe and Ito's colours: told apart by all eyes; without black and yellow, which vanish on a dark or a light page,
 # and with a lighter blue
 COLOURS = ("#1a7fc0", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-DASHES = ("", "7 4", "2 3", "8 3 2 3", "12 4")
+# as many as have no divisor in common with the colours, so that lines differ in grey from the first on, and only the
+# 43rd looks like another
+DASHES = ("", "7 4", "2 3", "8 3 2 3", "14 4", "10 3 2 3 2 3", "4 2")
 # cividis looks the same with and without a colour vision deficiency
 SCALE = (
     "#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
@@ -47,7 +49,7 @@ def body(compared: Sequence[Groups], title: str, drawn: dict[str, Any]) -> str:
         [
             f'<header><h1>{escape(title)}</h1><p class="soft">{escape(_scope(groups))}</p></header>',
             "<main>",
-            _answer(rows),
+            _answer(compared, rows),
             _controls(groups, drawn),
             _path(groups, drawn),
             *([_devices()] if devices else []),
@@ -94,14 +96,14 @@ def _figure(name: str, title: str, what: str, classes: str = "") -> str:
 # ---------------------------------------------------------------------- answer
 
 
-def _answer(compared: Sequence[Sequence[Row]]) -> str:
+def _answer(groups: Sequence[Groups], compared: Sequence[Sequence[Row]]) -> str:
     """A sentence, its numbers and a table for the groups that are compared with each other."""
     question = "Is the worst-off device served better, and at what price?"
     if all(len(rows) == len(KINDS) for rows in compared):
         question = "How is the worst-off device served?"
     parts, before = [], 0
-    for rows in compared:
-        notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(rows))
+    for some, rows in zip(groups, compared, strict=True):
+        notes = "".join(f"<li>{escape(note)}</li>" for note in [*caveats(rows), *_why_diverged(some)])
         parts += [
             f'<p class="headline">{_emphasised(headline(rows))}</p>',
             f'<ul class="notes">{notes}</ul>' if notes else "",
@@ -111,6 +113,18 @@ def _answer(compared: Sequence[Sequence[Row]]) -> str:
         ]
         before += len(rows) // len(KINDS)
     return _section("answer", question, *parts)
+
+
+def _why_diverged(groups: Groups) -> list[str]:
+    """What runs said when they diverged; of many the first ones."""
+    said = [
+        f"{label}, seed {record.experiment.seed}: {record.message}"
+        for label, group in groups.items()
+        for record in group
+        if record.status == "diverged" and record.message
+    ]
+    more = [f"{len(said) - 3} more runs diverged; what they said is at the end of the page."] if len(said) > 4 else []
+    return said[: 3 if more else 4] + more
 
 
 _TERMS = """<p class="explained">Devices on a graph train one model together; each talks to its neighbours only, keeps
@@ -170,8 +184,9 @@ def _wide(value: Estimate) -> str:
 def _table(rows: Sequence[Row], before: int) -> str:
     """A row per group and kind of model; so many groups stand `before` these on the page, which have their colours."""
     compared = any(row.worst_difference is not None for row in rows)
-    names = ["seeds", "average", "worst", "worst 10 %", "STDEV"]
-    names += ["Δ worst", "Δ average"] if compared else []
+    # what the page is about comes first: a phone shows two or three columns
+    names = ["worst", "Δ worst", "average", "Δ average"] if compared else ["worst", "average"]
+    names += ["worst 10 %", "STDEV", "seeds"]
     head = "<td></td>" + "".join(f'<th scope="col">{name}</th>' for name in names)
     place = {label: i for i, label in enumerate(dict.fromkeys(row.label for row in rows), start=before)}
     parts = []
@@ -192,9 +207,8 @@ def _row(row: Row, i: int, compared: bool) -> str:
     seeds = str(row.seeds) + (f" of {row.runs}" if row.seeds < row.runs else "")
     bad = f'<br><span class="bad">{row.diverged} diverged</span>' if row.diverged else ""
     bad += f'<br><span class="bad">{row.unfinished} unfinished</span>' if row.unfinished else ""
-    cells = [seeds + bad, *map(str, (row.average, row.worst, row.worst10, row.stdev))]
-    if compared:
-        cells += [signed(row.worst_difference), signed(row.average_difference)]
+    cells = [str(row.worst), signed(row.worst_difference), str(row.average), signed(row.average_difference)]
+    cells = (cells if compared else cells[::2]) + [str(row.worst10), str(row.stdev), seeds + bad]
     return f'<tr><th scope="row">{_key(i)}{escape(row.label)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
 
 
@@ -203,7 +217,7 @@ def _key(i: int) -> str:
     return (
         f'<svg class="key" width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4" '
         f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="3" '
-        f'stroke-dasharray="{DASHES[i // len(COLOURS) % len(DASHES)]}"/></svg>'
+        f'stroke-dasharray="{DASHES[i % len(DASHES)]}"/></svg>'
     )
 
 
@@ -314,12 +328,13 @@ def _over_rounds() -> str:
             "weights",
             "How much each device counts",
             "The device's weight λ<sub>i</sub> relative to the average device's, 1/K: "
-            "at 2 its data count twice as much. One line per device.",
+            "at 2 its data count twice as much.",
         )
         + _figure(
             "losses",
             "Each device's training loss",
-            "On its mini-batch of the round. A robust method turns a high loss into a high weight.",
+            "Of the device's own (local) model, on its mini-batch of the round. A robust method turns a high loss into "
+            "a high weight.",
         )
         + "</div>"
     )

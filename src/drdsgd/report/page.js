@@ -29,14 +29,18 @@
   const html = (tag, attributes = {}, ...children) => filled(document.createElement(tag), attributes, children);
 
   const colour = g => data.colours[g % data.colours.length];
-  const dash = g => data.dashes[Math.floor(g / data.colours.length) % data.dashes.length];
+  const dash = g => data.dashes[g % data.dashes.length];
   const key = g => svg('svg', {class: 'key', width: 22, height: 8, 'aria-hidden': 'true'},
     svg('line', {x1: 0, y1: 4, x2: 22, y2: 4, stroke: colour(g), 'stroke-width': 3, 'stroke-dasharray': dash(g)}));
 
   // ------------------------------------------------------------------- numbers
 
   const minus = text => text.replace('-', '−');
-  const fixed = (value, digits = 1) => value === null || value === undefined ? '—' : minus(value.toFixed(digits));
+  const fixed = (value, digits = 1) => {
+    if (value === null || value === undefined) return '—';
+    const text = value.toFixed(digits);
+    return Number(text) === 0 ? text.replace('-', '') : minus(text);  // no −0.0
+  };
   // as in the tables: a small error deserves a second digit
   function estimate(mean, error) {
     if (mean === null) return '—';
@@ -68,7 +72,8 @@
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), found = [];
     for (let e = first; e <= last; e++) for (const m of last - first > 3 ? [1] : [1, 2, 5]) found.push(m * 10 ** e);
     const within = found.filter(v => v >= low && v <= high), every = Math.ceil(within.length / 6);
-    return within.filter((_, i) => i % every === 0);
+    // within less than a power an even scale says more than one or two of these
+    return within.length < 3 ? ticks(low, high, 4) : within.filter((_, i) => i % every === 0);
   }
   function extent(values) {
     let low = Infinity, high = -Infinity;
@@ -89,6 +94,8 @@
     return f;
   }
   const place = (r, device) => r.devices.indexOf(device);
+  // a device's number and, where it has one, its name
+  const called = (r, device) => r.names && place(r, device) >= 0 ? `${device} (${r.names[place(r, device)]})` : String(device);
   // runs in which a device of the shown run is the same device: same seed, same problem
   const mates = () => runs.filter((r, i) => pairs[i] === pairs[state.run] && state.visible.has(r.group) && place(r, state.device) >= 0);
   function worstOf(r, f) {
@@ -320,7 +327,7 @@
       `accuracy ${fixed(r.consensus[f][k])} % consensus, ${fixed(r.local[f][k])} % local`,
       `${plural(r.samples[k], 'training sample')}, labels ${labelsHeld(r, k)}`,
       plural(r.degree[k], 'neighbour'),
-      r.loss ? `loss ${short(r.loss[f][k])}` : 'loss not recorded',
+      r.loss ? `training loss of its own model ${short(r.loss[f][k])}` : 'loss not recorded',
       `weight: ${countsAs(r.share[f][k])}`,
     ];
   }
@@ -382,7 +389,7 @@
       this.tell(k, box.right, box.bottom);
     },
     tell(k, x, y) {
-      const r = run(), said = [`device ${r.devices[k]}`, ...facts(r, k, frame(r))];
+      const r = run(), said = [`device ${called(r, r.devices[k])}`, ...facts(r, k, frame(r))];
       this.nodes[k].setAttribute('aria-label', said.join(', '));
       showTip(x, y, html('b', {}, said[0]), ...said.slice(1));
     },
@@ -418,14 +425,14 @@
     says() {
       const r = run(), f = frame(r), values = r[state.kind][f], worst = worstOf(r, f);
       return `${runName(r)}, after round ${r.rounds[f]}: ${plural(r.size, 'device')}, ${plural(r.all_links, 'link')}, rho = ${fixed(r.rho, 3)}. `
-        + `Device ${r.devices[worst]}${equallyBadlyOff(r, f) > 1 ? ` (and ${plural(equallyBadlyOff(r, f) - 1, 'other')})` : ''} is worst off with ${fixed(values[worst])} %, the best has ${fixed(extent(values)[1])} %, the average is ${fixed(r.average[state.kind][f])} % (${state.kind} model).`
+        + `Device ${called(r, r.devices[worst])}${equallyBadlyOff(r, f) > 1 ? ` (and ${plural(equallyBadlyOff(r, f) - 1, 'other')})` : ''} is worst off with ${fixed(values[worst])} %, the best has ${fixed(extent(values)[1])} %, the average is ${fixed(r.average[state.kind][f])} % (${state.kind} model).`
         + (r.status === 'finished' ? '' : ` This run is not finished: ${r.status}.`);
     },
     table() {
       const r = run(), f = frame(r);
       return {
-        columns: ['device', 'round', 'accuracy consensus', 'accuracy local', 'loss', 'weight / average', 'samples', 'neighbours', 'labels'],
-        rows: r.devices.map((device, k) => [device, r.rounds[f], r.consensus[f][k], r.local[f][k], r.loss ? r.loss[f][k] : null, r.share[f][k],
+        columns: ['device', ...(r.names ? ['name'] : []), 'round', 'accuracy consensus', 'accuracy local', 'loss', 'weight / average', 'samples', 'neighbours', 'labels'],
+        rows: r.devices.map((device, k) => [device, ...(r.names ? [r.names[k]] : []), r.rounds[f], r.consensus[f][k], r.local[f][k], r.loss ? r.loss[f][k] : null, r.share[f][k],
           r.samples[k], r.degree[k], labelsHeld(r, k)]),
       };
     },
@@ -448,7 +455,7 @@
       items.push(['Over all devices the consensus model is right on ', labels.length > 1 ? 'these labels' : 'this label', ' in ', bold(`${fixed(here)} %`), `, on the average label in ${fixed(anywhere)} %: ${verdict}.`]);
     }
     items.push(['It has ', bold(plural(r.degree[k], 'neighbour')), ` (average ${fixed(r.mean_degree)}).`]);
-    const share = r.share[f][k], loss = r.loss ? `Its training loss is ${short(r.loss[f][k])} (average ${short(r.mean_loss[f])}); in ` : 'In ';
+    const share = r.share[f][k], loss = r.loss ? `The training loss of its own model is ${short(r.loss[f][k])} (average ${short(r.mean_loss[f])}); in ` : 'In ';
     items.push([`${loss}training it `, bold(countsAs(share)), '.']);
     const others = runs.filter((other, i) => i !== state.run && pairs[i] === pairs[state.run] && place(other, device) >= 0 && state.visible.has(other.group));
     for (const other of others.slice(0, 4)) {
@@ -460,7 +467,7 @@
     const tied = equallyBadlyOff(r, f), lowest = mine === r[state.kind][f][worst];
     const rank = !lowest ? '' : tied > 1 ? `, one of the ${tied} worst off` : ', the worst off';
     $('card').replaceChildren(
-      html('h3', {}, `Device ${device}${rank}`),
+      html('h3', {}, `Device ${called(r, device)}${rank}`),
       html('p', {}, bold(`${fixed(mine)} %`), ` of its test samples are classified right after round ${r.rounds[f]}`,
         Math.abs(below) < 0.05 ? ', as on average.' : `, ${fixed(Math.abs(below))} points ${below > 0 ? 'below' : 'above'} the average.`),
       html('ul', {}, ...items.map(parts => html('li', {}, ...parts.map(part => typeof part === 'string' ? together(part) : part)))), button);
@@ -583,7 +590,7 @@
         if (!rows) return holder.replaceChildren(html('p', {class: 'soft'}, `This record is of an older version and has no ${name} per device.`));
         const x = r[state.x], areas = [], series = [], line = (k, label, kind) => ({label, x, y: rows.map(row => row[k]), error: null,
           colour: colour(r.group), kind, device: r.devices[k]});
-        if (r.devices.length <= SINGLE) r.devices.forEach((device, k) => series.push(line(k, `device ${device}`, 'device')));
+        if (r.devices.length <= SINGLE) r.devices.forEach((device, k) => series.push(line(k, `device ${called(r, device)}`, 'device')));
         else {
           const sorted = rows.map(row => [...row].sort((a, b) => a - b));
           for (const [low, high] of [[0, 1], [0.1, 0.9], [0.25, 0.75]]) {
@@ -592,7 +599,7 @@
           series.push({label: 'median', x, y: sorted.map(row => quantile(row, 0.5)), error: null, colour: colour(r.group), dash: ''});
         }
         const worst = worstOf(r, frame(r));
-        series.push({...line(worst, `device ${r.devices[worst]}, worst off after round ${r.rounds[frame(r)]}`, ''), dash: ''});
+        series.push({...line(worst, `device ${called(r, r.devices[worst])}, worst off after round ${r.rounds[frame(r)]}`, ''), dash: ''});
         series.push(...followedLines(value).map(s => ({...s, device: state.device})));
         lineChart(holder, {says, series, areas, cursor: cursor(), within: [0, Infinity], least: 0.2, yText: text, devices: true});
       },
@@ -601,8 +608,8 @@
         if (!rows) return '';
         const f = frame(r), [low, high] = extent(rows[f]), worst = worstOf(r, f), top = rows[f].indexOf(high);
         const what = high - low < 0.005 * Math.abs(high) ? `all devices have ${text(low)}`
-          : `from ${text(low)} to ${text(high)} (device ${r.devices[top]}); the worst-off device, ${r.devices[worst]}, has ${text(rows[f][worst])}, the strong line`;
-        const bands = r.devices.length > SINGLE ? ' Bands: all devices, the middle 80 %, the middle half.' : '';
+          : `from ${text(low)} to ${text(high)} (device ${called(r, r.devices[top])}); the worst-off device, ${called(r, r.devices[worst])}, has ${text(rows[f][worst])}, the strong line`;
+        const bands = r.devices.length > SINGLE ? ' Bands: all devices, the middle 80 %, the middle half.' : ' One line per device.';
         const mine = place(r, state.device) >= 0 ? ` Dotted: device ${state.device}, at ${text(rows[f][place(r, state.device)])}.` : '';
         return `${runName(r)}, after round ${r.rounds[f]}: ${what}.${bands}${mine}`;
       },
@@ -665,7 +672,7 @@
     if (state.device !== null) {
       const stop = html('button', {type: 'button', 'aria-label': 'Stop following'}, '✕');
       stop.addEventListener('click', () => update({device: null}));
-      bar.replaceChildren(html('span', {}, `Following device ${state.device} of seed ${run().seed}`), stop);
+      bar.replaceChildren(html('span', {}, `Following device ${called(run(), state.device)} of seed ${run().seed}`), stop);
     }
   }
 
