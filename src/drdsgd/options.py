@@ -70,7 +70,7 @@ OPTIONS: dict[str, Option] = {
     ),
     **_options(
         "Objective",
-        mu=(float, "robustness: small is worst case, large is average; default 6, of chi2-dro 1, of dr-qgm 3"),
+        mu=(float, "robustness: small is worst case, large is average; default 6, of chi2-dro and dr-qgm 1"),
         mu_schedule=(str, "as --eta-schedule; linear:0.1 ends at a tenth of mu, as dr-qgm does; default constant"),
         weights=(
             str,
@@ -86,7 +86,7 @@ OPTIONS: dict[str, Option] = {
             float, "weights are made from a moving average of losses; part that is new; default none, of dr-qgm 0.03"
         ),
         weight_cap=(
-            float, "bound on a device's weight, in multiples of the average device's; default none, of dr-qgm 2"
+            float, "bound on a device's weight, in multiples of the average device's; default none, of dr-qgm 3"
         ),
     ),
     **_options(
@@ -109,7 +109,7 @@ OPTIONS: dict[str, Option] = {
         graph=(str, f"{', '.join(GRAPHS)}, or a file (edge list, .graphml, .npy); a server only counts its nodes"),
         p=(float, "edge probability of the erdos-renyi graph, in (0, 1]; default 0.3"),
         mixing=(str, "metropolis, matcha:BUDGET, matchings or one-peer-exponential; default metropolis"),
-        gossip_steps=(int, "times that a round's models are averaged with neighbours, also compressed ones; default 1"),
+        gossip_steps=(int, "averagings of models with neighbours per round, also compressed; default 1, of dr-qgm 2"),
         link_failures=(float, "probability that a link fails in a round; default none"),
         dropouts=(float, "probability that a device is away in a round; default none"),
     ),
