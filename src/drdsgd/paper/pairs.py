@@ -186,11 +186,15 @@ def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | Non
     Finding(ours='9.7 times fewer (95 %: 8.4 to 11.1; DR-DSGD gets there in 3 of 3 seeds, DSGD in 2)', verdict='holds')
     >>> judge_rounds({0: None, 1: 90}, {0: None, 1: None}, T=100, times=10).verdict
     'does not hold'
+    >>> judge_rounds({0: None}, {0: None}, T=100, times=10)
+    Finding(ours='neither gets there in any of 1 seeds', verdict='does not hold')
     """
     seeds = sorted(dsgd.keys() & dr_dsgd.keys())
     ratios = [(dsgd[seed] or T) / (dr_dsgd[seed] or T) for seed in seeds]
     if not ratios:
         return Finding("no pair is done", "cannot be told")
+    if not _count(dsgd, seeds) + _count(dr_dsgd, seeds):  # an interval of numbers that were all cut off says nothing
+        return Finding(f"neither gets there in any of {len(seeds)} seeds", "does not hold")
     logs = Estimate.over([math.log(ratio) for ratio in ratios])
     low, high = (f"{math.exp(end):.1f}" for end in logs.interval) if logs.n > 1 else ("", "")
     within = f"95 %: {low} to {high}; " if logs.n > 1 else ""
