@@ -68,20 +68,39 @@ def kl(weight: np.ndarray, p: np.ndarray) -> float:
     return float((lam * np.log(lam / p[positive])).sum())
 
 
-def ball_mu(f: np.ndarray, p: np.ndarray, radius: float, least_mu: float) -> float:
-    """The mu whose weights are as far from p as the radius allows; the least where none are."""
+def with_cap(limit: Limit, cap: float = math.inf) -> Limit:
+    """Multiples of weights, and none above the cap, that are 1 on average: so others get what one may not have."""
 
-    def too_far(log_mu: float) -> float:
-        return kl(softmax(math.exp(log_mu))(f, p), p) - radius
+    def capped(f: np.ndarray, p: np.ndarray) -> np.ndarray:
+        plain, most = limit(f, p), cap * len(f) * p
+        if (plain <= most).all():
+            return plain
+        factor: float = brentq(lambda x: np.minimum(x * plain, most).mean() - 1, 0, 1e9, xtol=1e-14)
+        return np.asarray(np.minimum(factor * plain, most))
 
-    low = math.log(least_mu)
-    return math.exp(brentq(too_far, low, 8, xtol=1e-13)) if too_far(low) > 0 else least_mu
+    return capped
 
 
-def chi2_limit(mu: float) -> Limit:
+def ball_limit(radius: float, least_mu: float, cap: float = math.inf) -> Limit:
+    """Those of the mu whose weights are as far from p as the radius allows; of the least where none are."""
+
+    def limit(f: np.ndarray, p: np.ndarray) -> np.ndarray:
+        def at(log_mu: float) -> np.ndarray:
+            return with_cap(softmax(math.exp(log_mu)), cap)(f, p)
+
+        low = math.log(least_mu)
+        if kl(at(low), p) <= radius:
+            return at(low)
+        log_mu: float = brentq(lambda log_mu: kl(at(log_mu), p) - radius, low, 8, xtol=1e-13)
+        return at(log_mu)
+
+    return limit
+
+
+def chi2_limit(mu: float, cap: float = math.inf) -> Limit:
     def limit(f: np.ndarray, p: np.ndarray) -> np.ndarray:
         def lam(e: float) -> np.ndarray:
-            return p * np.maximum(0, 1 + (f - e) / mu)
+            return np.asarray(np.minimum(p * np.maximum(0, 1 + (f - e) / mu), cap * p))
 
         e = brentq(lambda e: lam(e).sum() - 1, f.min() - 1, f.max() + mu + 1, xtol=1e-13, rtol=1e-14)
         return np.asarray(len(f) * lam(e))
@@ -106,6 +125,8 @@ class Row:
     """What no weight of K devices exceeds, whatever the losses are. None where the weights themselves may be huge."""
     mean_is_one: bool = True
     """In the end weights are 1 on average, as they solve an inner problem."""
+    with_cap: Limit | None = None
+    """Its weights in the end where they are capped; None where each is just bounded."""
     by_share: bool = True
     """Weights are shares times a function of losses, so that equal losses get a multiple of shares."""
 
@@ -124,6 +145,7 @@ def at_most_K(K: int) -> float:
 
 
 SCHEDULE_ENDS = 100
+CLIP, CAP, BETA = 1.2, 1.5, 0.3
 KL_SCHEDULE = linear(4.0, SCHEDULE_ENDS, end=0.2)
 BASE: dict[str, Row] = {
     "erm": Row(erm(), lambda f, p: len(f) * p, at_most_K),
@@ -132,17 +154,22 @@ BASE: dict[str, Row] = {
     "kl without mu": Row(
         kl_dro(0.8, weights="without-mu"), lambda f, p: len(f) * p * np.exp(f / 0.8), None, mean_is_one=False
     ),
-    "kl normalised": Row(kl_dro(0.8, weights="normalized"), softmax(0.8), at_most_K),
-    "kl normalised, mu falls": Row(kl_dro(KL_SCHEDULE, weights="normalized"), softmax(0.8), at_most_K),
-    "term": Row(term(2.0), softmax(0.5), at_most_K),
-    "q-ffl": Row(q_ffl(2.0), normalised(power(2.0)), at_most_K),
+    "kl normalised": Row(
+        kl_dro(0.8, weights="normalized"), softmax(0.8), at_most_K, with_cap=with_cap(softmax(0.8), CAP)
+    ),
+    "kl normalised, mu falls": Row(
+        kl_dro(KL_SCHEDULE, weights="normalized"), softmax(0.8), at_most_K, with_cap=with_cap(softmax(0.8), CAP)
+    ),
+    "term": Row(term(2.0), softmax(0.5), at_most_K, with_cap=with_cap(softmax(0.5), CAP)),
+    "q-ffl": Row(q_ffl(2.0), normalised(power(2.0)), at_most_K, with_cap=with_cap(normalised(power(2.0)), CAP)),
     "q-ffl as written": Row(q_ffl(2.0, normalized=False), power(2.0), None, mean_is_one=False),
     "kl ball": Row(
-        kl_ball(0.05, mu=0.5, step=1.0),
-        lambda f, p: softmax(ball_mu(f, p, radius=0.05, least_mu=0.05))(f, p),
+        kl_ball(0.08, mu=0.5, least_mu=0.3, step=1.0),
+        ball_limit(radius=0.08, least_mu=0.3),
         at_most_K,
+        with_cap=ball_limit(radius=0.08, least_mu=0.3, cap=CAP),
     ),
-    "chi2": Row(chi2_dro(0.8), chi2_limit(0.8), at_most_K),
+    "chi2": Row(chi2_dro(0.8), chi2_limit(0.8), at_most_K, with_cap=chi2_limit(0.8, CAP)),
     "ad-gda": Row(
         ad_gda(dual_eta=0.05, dual_penalty=20.0),
         lambda f, p: len(f) * dual_maximiser(f, p, 20.0),
@@ -151,7 +178,6 @@ BASE: dict[str, Row] = {
     ),
 }
 LARGEST_SHARE = 1.5
-CLIP, CAP, BETA = 1.2, 1.5, 0.3
 
 
 def wrapped(row: Row) -> dict[str, Row]:
@@ -170,9 +196,9 @@ def wrapped(row: Row) -> dict[str, Row]:
         "capped": replace(
             row,
             objective=capped(row.objective, CAP),
-            limit=capped_limit,
+            limit=row.with_cap or capped_limit,
             most=lambda K: CAP * LARGEST_SHARE,
-            mean_is_one=False,
+            mean_is_one=row.with_cap is not None,
         ),
     }
 
@@ -365,7 +391,12 @@ def test_wrappers_are_what_they_say(row: Row) -> None:
     assert torch.equal(found(smoothed(row.objective, 1.0), losses), plain)
     clamped = [loss.clamp(max=CLIP) for loss in losses]
     assert torch.equal(found(clipped(row.objective, CLIP), losses), found(row.objective, clamped))
-    assert torch.equal(found(capped(row.objective, CAP), losses), torch.minimum(plain, CAP * share))
+    bounded = found(capped(row.objective, CAP), losses)
+    assert (bounded <= CAP * share).all()
+    if row.with_cap is None:
+        assert torch.equal(bounded, torch.minimum(plain, CAP * share))
+    else:  # what one may not have, the others get
+        assert bounded.mean() > torch.minimum(plain, CAP * share).mean()
     # so this test could fail
     assert (plain > CAP * share).any() or (plain / share).max() < CAP
     assert row is BASE["erm"] or not torch.allclose(found(row.objective, clamped), plain)
@@ -727,7 +758,7 @@ def test_a_radius_that_can_be_reached_is_reached(radius: float, p: np.ndarray) -
 def test_where_the_radius_allows_everything_mu_is_the_least() -> None:
     f, p = LOSSES_OF_A_NETWORK[0], REFERENCES[0]
     weight, mu = ball(2.0, f, p, least_mu=0.1)  # log 5 is 1.6
-    assert mu == pytest.approx(np.full(FEW, 0.1)) and ball_mu(f, p, 2.0, 0.1) == pytest.approx(0.1)
+    assert mu == pytest.approx(np.full(FEW, 0.1))
     assert weight == pytest.approx(softmax(0.1)(f, p), rel=1e-6)
 
 

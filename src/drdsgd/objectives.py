@@ -225,7 +225,7 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.05, step: float 
 
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         before, state = state, _gossiped(state, mix)
-        weight = state["weight"]
+        weight = _within_cap(state["weight"], state)
         own = weight * (weight / state["share"]).clamp(min=1e-30).log()  # K lambda_i log(lambda_i / p_i)
         divergence, log_mu = mix(
             torch.stack([torch.lerp(state["divergence"], own, NEWEST), state["log_mu"]], dim=1)
@@ -261,7 +261,7 @@ def chi2_dro(mu: float) -> Objective:
 
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         level = torch.where(state["level"].isnan(), state["own"], state["level"])  # a first loss is taken whole
-        level = mix(level + NEWEST * mu * (weight(state, level) - state["share"]))
+        level = mix(level + NEWEST * mu * (_within_cap(weight(state, level), state) - state["share"]))
         level = torch.where(mix.alone, state["level"], level)
         # e is found round by round, and as long as it is too low the weights are too large
         now = torch.where(level.isnan(), state["share"], torch.minimum(weight(state, level), state["most"]))
@@ -372,16 +372,25 @@ def clipped(objective: Objective, loss_clip: float) -> Objective:
 def capped(objective: Objective, weight_cap: float) -> Objective:
     """The objective with weights of at most `weight_cap K p_i`: no device counts more than so many.
 
+    Where weights are normalised, what a device adds to their mean is bounded likewise, `s_i h_i <= weight_cap s_i m_i`:
+    so m is the number for which the capped weights average to 1, and a device whose loss can't be brought down takes
+    nothing from the others but what it gets. Those are the maximising weights of eq. 4 with lambda_i <= weight_cap p_i.
+
     >>> objective = capped(kl_dro(mu=1.0), weight_cap=3.0)
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
     tensor([2.7183, 3.0000])
     """
     positive("weight_cap", weight_cap, "2 to 5 are sensible where weights are normalised")
     return Objective(
-        objective.init,
-        lambda loss, state, t: torch.minimum(objective.weigh(loss, state, t), weight_cap * state["share"]),
+        lambda hosted: {**objective.init(hosted), "cap": weight_cap * hosted.share},
+        lambda loss, state, t: torch.minimum(objective.weigh(loss, state, t), state["cap"]),
         objective.combine,
     )
+
+
+def _within_cap(weight: Tensor, state: ObjectiveState) -> Tensor:
+    """At most the cap, if there is one."""
+    return torch.minimum(weight, state["cap"]) if "cap" in state else weight
 
 
 def _share_only(hosted: Hosted) -> ObjectiveState:
@@ -425,7 +434,8 @@ def _note(own: Tensor, state: ObjectiveState) -> Tensor:
 def _gossiped(state: ObjectiveState, mix: Mix) -> ObjectiveState:
     """m_i and the weights after a round. Whoever has seen no loss takes its first one whole, not b of it."""
     before, own = state["log_mean"], state["share"].log() + state["own"]
-    moved = torch.logaddexp(before + math.log(1 - NEWEST), own + math.log(NEWEST))
+    told = torch.minimum(own, before + state["cap"].log()) if "cap" in state else own
+    moved = torch.logaddexp(before + math.log(1 - NEWEST), told + math.log(NEWEST))
     log_mean = torch.where(mix.alone, before, mix.log_mean(torch.where(before == -math.inf, own, moved)))
     weight = torch.minimum((own - log_mean).exp(), state["most"])
     return {**state, "log_mean": log_mean, "weight": torch.where(log_mean == -math.inf, state["share"], weight)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_the_league_is_what_its_records_say(done: Done) -> None:
     assert json.loads((folder / "verdicts.json").read_text()) == [asdict(goal) for goal in goals(s, done)]
     assert_stored(folder, league.tables(s, done))
     assert (folder / "README.md").read_text(encoding="utf-8") == pages.markdown(league.page(s, done, folder), folder)
+
+
+def test_advice_points_at_numbers_of_the_league() -> None:
+    """Every "NAME 66.4 ± 2.1" stands in a row of that name, and every section has one."""
+    cells: dict[str, set[str]] = {}
+    for line in (RESULTS / "league" / "README.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| "):
+            name, *rest = (cell.strip(" *") for cell in line.strip("|").split(" | "))
+            cells.setdefault(name, set()).update(rest)
+    names = "|".join(re.escape(name) for name in sorted(cells, key=len, reverse=True) if name)
+    number = r"[+−]?\d+\.\d+ ± \d+\.\d+"
+    _, *sections = re.split(r"^## ", (RESULTS.parent / "choosing.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for section in sections:
+        words = " ".join(section.split())
+        found = re.findall(rf"({names}):? ({number})", words)
+        assert found and len(found) == len(re.findall(number, words)), words  # none stands without its method
+        for name, value in found:
+            assert value in cells[name], (name, value)
 
 
 def test_every_record_is_of_a_plan(done: Done) -> None:
