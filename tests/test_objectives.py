@@ -662,6 +662,21 @@ def test_what_helps_where_mu_is_small(name: str) -> None:
         assert least < float(torch.stack([w for w, _ in steps])[1:].mean()) < most
 
 
+@pytest.mark.parametrize(
+    "objective", [kl_dro(0.1, weights="normalized"), q_ffl(8.0), chi2_dro(0.1)], ids=["kl", "q", "chi2"]
+)
+def test_a_device_that_is_capped_leaves_the_rest_to_the_others(objective: Objective) -> None:
+    """One of 25 whose loss is six times that of the others, as with random labels, on a sparse graph; in the end."""
+    losses = [0.5 + 0.02 * loss for loss in noise(25, 200)]
+    for loss in losses:
+        loss[0] = 3.0
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+    *_, (free, _) = weights_over(objective, mixing, losses, hosted)
+    *_, (bound, _) = weights_over(capped(objective, 3.0), mixing, losses, hosted)
+    assert free[1:].mean() < 0.15 and free[0] > 3
+    assert float(bound[0]) == 3 and 0.8 < bound[1:].mean() < 1
+
+
 def unequal(K: int, seed: int) -> Tensor:
     """Shares of devices that count by samples: from a tenth of the average to some three times it."""
     return torch.as_tensor(K * np.random.default_rng(seed).dirichlet(np.full(K, 2.0)))
