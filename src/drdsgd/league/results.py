@@ -172,10 +172,10 @@ def _about(s: Settings) -> list[Block]:
             f"{OURS} is our own: quasi-global momentum; devices weighed by the softmax of their smoothed losses, "
             "by gossip, with a mu that falls and a cap; messages of 4 bits, averaged several times per round, as "
             "the loss of a model that has only seen its neighbours says little about the consensus model. It was "
-            "changed twice after its runs on the reported seeds had been looked at: first because one of them "
-            "collapsed, then because it was no better than without weights. What it is now was chosen on "
-            "validation data of seeds that appear nowhere else. `drdsgd train --algorithm dr-qgm` runs it, and "
-            "`drdsgd algorithms` says its settings."
+            "changed three times after its runs on the reported seeds had been looked at: because one of them "
+            "collapsed, because it was no better than without weights, and because a device with random labels "
+            "took the weight of all others. What it is now was chosen on validation data of seeds that appear "
+            "nowhere else. `drdsgd train --algorithm dr-qgm` runs it, and `drdsgd algorithms` says its settings."
         ),
         Text(
             f"The limit is {LIMIT}: all data in one place, the same model and as many gradients, momentum, and "
