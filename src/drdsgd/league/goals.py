@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from drdsgd.league.entrants import OURS
 from drdsgd.league.plan import (
     FAILING,
+    FASTER,
     LABELS,
     UNCAPPED,
     Arena,
@@ -19,6 +20,7 @@ from drdsgd.league.plan import (
     paper_runs,
     places,
     reported,
+    sprint,
 )
 from drdsgd.paper.claims import NOT_RUN, Claim, Finding, Verdict, both, despite, more, no_price, paired, together
 from drdsgd.paper.pairs import first_round, points
@@ -30,7 +32,7 @@ __all__ = ["goals", "limit"]
 
 LIMIT = "pooled data, group DRO"
 # what is asked for, in percentage points, times, and percent
-NEAR, FAR, AHEAD, ALIKE, FASTER, ENOUGH, COSTS = 5.0, 25.0, 5.0, 1.0, 5.0, 50.0, 2.0
+NEAR, FAR, AHEAD, ALIKE, ENOUGH, COSTS = 5.0, 25.0, 5.0, 1.0, 50.0, 2.0
 
 
 def limit(here: Mapping[str, Place]) -> Group:
@@ -48,7 +50,7 @@ def goals(s: Settings, done: Done) -> list[Claim]:
         _near_the_limit(here, ours, s, done),
         _beats_the_paper(ours, s, done),
         _beats_the_others(here, s, done),
-        _faster(ours, s, done),
+        _faster(here[OURS], s, done),
         *_hardship_goals(here[OURS], s, done),
         _same_direction(cifar, done),
     ]
@@ -141,7 +143,9 @@ def _beats_the_others(here: Mapping[str, Place], s: Settings, done: Done) -> Cla
     )
 
 
-def _faster(ours: Group, s: Settings, done: Done) -> Claim:
+def _faster(one: Place, s: Settings, done: Done) -> Claim:
+    sprinted = sprint(one, done)
+    ours = at_equal_rounds(one) if sprinted is None else sprinted.reported
     dsgd = paper_runs(s, "Fashion-MNIST")["DSGD"]
     us, them = (
         {run.experiment.seed: first_round(run, "consensus", ENOUGH) for run in group.runs(done)}
@@ -156,7 +160,8 @@ def _faster(ours: Group, s: Settings, done: Done) -> Claim:
     return Claim(
         f"{FASTER:g} times fewer rounds to {ENOUGH:g} % worst accuracy than DSGD at the paper's settings",
         f"{FASTER:g} times",
-        "of DSGD's rounds over ours, seed by seed (a run that never gets there counts with all rounds), by the 95 % "
+        f"of DSGD's rounds over ours, which has {ours.example.rounds} and falling steps made for so many, seed by seed "
+        "(a run that never gets there counts with all of DSGD's), by the 95 % "
         f"interval of the geometric mean: holds if it is above 1 and the mean at least {FASTER:g}, in part if only the "
         f"first is so, does not if it is below {FASTER:g}",
         {"worst": Finding(words, more(ratios, math.log(FASTER))) if ratios.n > 1 else NOT_RUN},
