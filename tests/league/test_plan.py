@@ -269,7 +269,7 @@ def test_rounds_to_fifty_percent(ours: int | None, dsgd: int | None, verdict: st
     one = plan.place(ARENA, BY_NAME[OURS], done)
     assert claim_of(done).verdict == "not run yet"
     for group in (sprinted := plan.sprint(one, done) or pytest.fail("it is tuned")).trials:
-        assert group.example.rounds == 60 and group.example.batch_size == 87
+        assert group.example.rounds == 100 and group.example.batch_size == 87
         done |= finished(group, 50.0)
     done |= reaching((plan.sprint(one, done) or sprinted).reported, ours)
     done |= reaching(plan.paper_runs(S, "Fashion-MNIST")["DSGD"], dsgd)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from drdsgd.league.entrants import OURS
 from drdsgd.league.plan import (
     FAILING,
-    FASTER,
     LABELS,
     UNCAPPED,
     Arena,
@@ -32,7 +31,7 @@ __all__ = ["goals", "limit"]
 
 LIMIT = "pooled data, group DRO"
 # what is asked for, in percentage points, times, and percent
-NEAR, FAR, AHEAD, ALIKE, ENOUGH, COSTS = 5.0, 25.0, 5.0, 1.0, 50.0, 2.0
+NEAR, FAR, AHEAD, ALIKE, FASTER, ENOUGH, COSTS = 5.0, 25.0, 5.0, 1.0, 5.0, 50.0, 2.0
 
 
 def limit(here: Mapping[str, Place]) -> Group:
