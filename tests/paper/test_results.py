@@ -82,7 +82,8 @@ def test_advice_points_at_numbers_of_the_league() -> None:
     """Every "NAME 66.4 ± 2.1" stands in a row with that name, and every section has one."""
     page = (RESULTS / "league" / "README.md").read_text(encoding="utf-8")
     rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in page.splitlines() if "| " in line]
-    names = sorted({cell for row in rows for cell in row if cell and not cell[0].isdigit()}, key=len, reverse=True)
+    words_of = {cell for row in rows for cell in row if re.search("[a-zA-Z]", cell) and "±" not in cell}
+    names = sorted(words_of, key=len, reverse=True)
     number, named = r"[+−]?\d+\.\d+ ± \d+\.\d+", "|".join(map(re.escape, names))
     _, *sections = re.split(r"^## ", (RESULTS.parent / "choosing.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     for section in sections:
@@ -91,6 +92,19 @@ def test_advice_points_at_numbers_of_the_league() -> None:
         assert found and len(found) == len(re.findall(number, words)), words  # none stands without what it is of
         for name, value in found:
             assert any(name in row and any(value in cell for cell in row) for row in rows), (name, value)
+
+
+def test_the_first_page_has_the_leagues_numbers() -> None:
+    """At equal floats, of ours, of the best of the others without a server, and of DSGD."""
+    page = (RESULTS / "league" / "README.md").read_text(encoding="utf-8")
+    table = page[page.index("p = 0.3: equal floats sent") :].partition("Each device's own")[0]
+    rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table.splitlines() if "± " in line]
+    worst = {row[0]: row[5] for row in rows if row[1] in ("ours", "without a server")}  # the best first
+    ours, second, *_ = worst
+    words = " ".join((RESULTS.parent.parent / "README.md").read_text(encoding="utf-8").split())
+    assert ours == "DR-QGM" and second == "QG-DSGDm, 4 bits"
+    assert f"at {worst[ours]} % by our own" in words and f"at {worst[second]} % by the best of the others" in words
+    assert f"at {worst['DSGD']} % by DSGD" in words
 
 
 def test_every_record_is_of_a_plan(done: Done) -> None:
