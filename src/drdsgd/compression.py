@@ -117,7 +117,7 @@ def quantized(bits: int) -> Compressor:
         scale = blocks.abs().amax(dim=2, keepdim=True)
         codes = (blocks / torch.where(scale > 0, scale, 1)).mul_(levels).round_().add_(levels).flatten(1)
         codes = codes[:, : -(-x.shape[1] // per_byte) * per_byte].unflatten(1, (-1, per_byte))
-        # the codes of a byte are its digits: a product is exact, and takes half as long as shifts of every second one
+        # the codes of a byte are its digits, and small enough that their sum is exact
         packed = codes @ codes.new_tensor([2.0 ** (bits * place) for place in range(per_byte)])
         return packed.to(torch.uint8), scale[..., 0]
 

@@ -383,7 +383,7 @@ def capped(objective: Objective, weight_cap: float) -> Objective:
     positive("weight_cap", weight_cap, "2 to 5 are sensible where weights are normalised")
     return Objective(
         lambda hosted: {**objective.init(hosted), "cap": weight_cap * hosted.share},
-        lambda loss, state, t: torch.minimum(objective.weigh(loss, state, t), state["cap"]),
+        lambda loss, state, t: _within_cap(objective.weigh(loss, state, t), state),
         objective.combine,
     )
 

@@ -133,8 +133,8 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
 
     def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
         hat, mixed = state["hat"], state["mixed_hat"]
-        for _ in range(mix.repeats):
-            sent, received = mix.compressed(theta - hat, compressor)
+        for again in range(mix.repeats):
+            sent, received = mix.compressed(theta - hat, compressor, mix.t * mix.repeats + again)
             hat.add_(sent)
             mixed.add_(received)
             theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)

@@ -125,14 +125,14 @@ def test_compressed_messages(compressor: Compressor, size: int, graph: nx.Graph)
     engine = LocalEngine(metropolis(graph), torch.float32)
     mix = engine.mix(t)
     mix(x[:, 0])
-    own, mixed = mix.compressed(x, compressor)
+    own, mixed = mix.compressed(x, compressor, t)
     assert torch.equal(x, before)
     assert torch.equal(own, compressor.decode(compressor.encode(x, t), 300, t))
     assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
     assert mix.floats_sent == links * (1 + size)
     twice = LocalEngine(repeated(metropolis(graph), 2), torch.float32).mix(t)
-    for number in (2 * t, 2 * t + 1):  # each with W once, and with a draw of its own
-        own, mixed = twice.compressed(x, compressor)
+    for number in (3, 4):  # each with W once, and with a draw of its own
+        own, mixed = twice.compressed(x, compressor, number)
         assert torch.equal(own, compressor.decode(compressor.encode(x, number), 300, number))
         assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
     assert twice.floats_sent == 2 * links * size

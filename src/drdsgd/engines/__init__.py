@@ -50,10 +50,11 @@ class Mix(Protocol):
         """`log(W_t exp(x))` for x [n]: means of numbers that are beyond the floats themselves."""
         ...
 
-    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
+    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
         """`Q(x)` and `W_t Q(x)` for x [n, d], of which only Q(x) travels, as the compressor encodes it.
 
-        W_t once, however often a round gossips: what comes of it is to be compressed again by who asks.
+        W_t once, however often a round gossips: what comes of it is to be compressed again by who asks, with another
+        `number`, from which the compressor draws what it draws.
         """
         ...
 

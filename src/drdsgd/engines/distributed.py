@@ -276,7 +276,7 @@ class DistributedMix:
         self.t = t
         self.floats_sent, self.exchange_seconds = 0, 0.0
         self.repeats, self.alone = W.repeats, W.alone
-        self._W, self._post, self._each, self._before, self._messages = W, post, each, post.bytes_sent, 0
+        self._W, self._post, self._each, self._before = W, post, each, post.bytes_sent
 
     @property
     def bytes_sent(self) -> int:
@@ -301,9 +301,7 @@ class DistributedMix:
                 x = self._W.log_mean(torch.cat([x, *others]))
         return x
 
-    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
-        number = self.t * self.repeats + self._messages  # what is drawn for a message is drawn anew for each
-        self._messages += 1
+    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
         parts = compressor.encode(x, number)
         own = compressor.decode(parts, x.shape[1], number)
         self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())

@@ -49,7 +49,7 @@ class LocalMix:
         self.t = t
         self.floats_sent = 0
         self.repeats, self.alone = W.repeats, W.alone
-        self._W, self._each, self._messages = W, each, 0
+        self._W, self._each = W, each
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
@@ -64,9 +64,7 @@ class LocalMix:
             x = self._W.log_mean(x)
         return x
 
-    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
-        number = self.t * self.repeats + self._messages  # what is drawn for a message is drawn anew for each
-        self._messages += 1
+    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
         own = torch.empty_like(x)
 
         def alone(some: slice) -> int:
@@ -75,7 +73,7 @@ class LocalMix:
             own[some] = compressor.decode(parts, x.shape[1], number)
             return sum(part[0].nbytes for part in parts)
 
-        # few at a time stay in the cache: 25 models of 437 kB take 11 ms one by one, 20 to 27 ms all at once
+        # few at a time stay in the cache
         few = max(1, CACHE_BYTES // 2 // x[0].nbytes)
         *_, size = self._each(alone, blocks(len(x), few))
         self.floats_sent += self._W.links * -(-size // x.element_size())

@@ -72,7 +72,7 @@ class NetworkMix:
             x = torch.logsumexp(terms + terms.new_tensor(weights).log()[:, None], dim=0)
         return x
 
-    def compressed(self, x: Tensor, compressor: Compressor, /) -> tuple[Tensor, Tensor]:
+    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
         # an exchange of copies must lose no message, and this engine's may: who asks for it made a mistake
         raise InputError(
             "compressed messages over a network: one that is lost would spoil the copies that neighbours have of each "

@@ -67,7 +67,7 @@ AGAIN = (1.0, 0.5, 2.0)
 # how often a shorter step is taken because a reported run failed, and which part of its first loss a run that has not
 # failed ends below: one whose units are all dead ends at log 10, a little below where it began
 SHORTER, LEARNT = 3, 0.9
-# which part of the rounds ours gets where it is asked how soon it is at 50 %: in a fifth it was at 44 % on average
+# which part of the rounds ours gets where it is asked how soon it is at 50 %; a fifth, as is wanted, is too few
 SPRINT = 3
 # the graph on which goals are set
 MAIN = "Erdős–Rényi, p = 0.3"
