@@ -61,6 +61,19 @@ class Opened:
         self.page.locator("#round").fill(str(k))
         self.settle()
 
+    def hover(self, selector: str, **how: Any) -> None:
+        """Point at something. Scrolling there hides the tooltip when its event comes, so that is waited for."""
+        self.page.mouse.move(0, 0)
+        self.page.eval_on_selector(
+            selector,
+            """it => new Promise(done => {
+                const before = scrollY;
+                it.scrollIntoView({block: "center"});
+                if (scrollY === before) done(); else addEventListener("scroll", done, {once: true});
+            })""",
+        )
+        self.page.hover(selector, **how)
+
     def lines(self, figure: str, kind: str = "") -> dict[str, str]:
         """The lines of a plot by name, as paths."""
         found: list[tuple[str, str]] = self.page.eval_on_selector_all(
@@ -194,7 +207,7 @@ def said_of(device: int, k: int) -> list[str]:
 def test_hover_tells_a_devices_data(shown: Opened) -> None:
     for device, k in ((9, 10), (3, 4)):
         shown.slide(k)
-        shown.page.hover(f"#node-{device}", force=True)
+        shown.hover(f"#node-{device}", force=True)
         assert shown.page.is_visible("#tip")
         for part in said_of(device, k):
             assert part in shown.text("#tip")
@@ -264,9 +277,7 @@ def test_a_dot_and_a_line_can_be_followed_too(shown: Opened) -> None:
     assert page.locator("#run option:checked").inner_text() == "dsgd, seed 1"
     page.keyboard.press("Escape")
     shown.settle()
-    page.locator("#losses .plot svg").scroll_into_view_if_needed()
-    shown.settle()
-    page.locator("#losses .plot svg").hover(position={"x": 60, "y": 40})
+    shown.hover("#losses .plot svg", position={"x": 60, "y": 40})
     assert re.search(r"device \d+.*: \d", shown.text("#tip"))
 
 
@@ -302,12 +313,11 @@ def test_the_switches_change_the_curves(shown: Opened) -> None:
 @pytest.mark.parametrize("kind", summary.KINDS)
 def test_pointing_at_a_curve_tells_its_values(shown: Opened, kind: summary.Kind) -> None:
     shown.page.check(f"input[name=kind][value={kind}]")
-    plot = shown.page.locator("#curve-average .plot svg")
-    plot.scroll_into_view_if_needed()
     shown.settle()
-    box = plot.bounding_box()
+    plot = "#curve-average .plot svg"
+    box = shown.page.locator(plot).bounding_box()
     assert box is not None
-    plot.hover(position={"x": 46 + (box["width"] - 60) * 0.5, "y": 100})
+    shown.hover(plot, position={"x": 46 + (box["width"] - 60) * 0.5, "y": 100})
     for name, runs in (("dsgd", RUNS[:3]), ("dr-dsgd", RUNS[3:])):
         middle = summary.curve(runs, kind, "average").values[5]
         assert f"{name}: {middle} %" in shown.text("#tip")
@@ -394,7 +404,7 @@ def test_hostile_names_show_as_text_and_do_nothing(browser: Browser, tmp_path: P
     name = HOSTILE.removeprefix("</")
     found.page.click("#node-1", force=True)
     found.page.select_option("#run", index=1)
-    found.page.hover("#node-2", force=True)
+    found.hover("#node-2", force=True)
     found.page.click("#curve-worst summary")
     found.page.wait_for_selector("#curve-worst td")
     assert name in found.page.inner_text("#curve-worst figcaption")
