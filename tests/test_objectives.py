@@ -164,7 +164,7 @@ BASE: dict[str, Row] = {
     "q-ffl": Row(q_ffl(2.0), normalised(power(2.0)), at_most_K, with_cap=with_cap(normalised(power(2.0)), CAP)),
     "q-ffl as written": Row(q_ffl(2.0, normalized=False), power(2.0), None, mean_is_one=False),
     "kl ball": Row(
-        kl_ball(0.08, mu=0.5, least_mu=0.3, step=1.0),
+        kl_ball(0.08, mu=0.5, least_mu=0.3),
         ball_limit(radius=0.08, least_mu=0.3),
         at_most_K,
         with_cap=ball_limit(radius=0.08, least_mu=0.3, cap=CAP),
@@ -567,7 +567,7 @@ def test_on_the_complete_graph_the_error_is_the_lag(loss: Tensor, mu: float, see
     for t, weight in enumerate(found):
         if t:
             average = torch.logaddexp(average + math.log(1 - NEWEST), log_true[t] + math.log(NEWEST))
-        expected = softmax_weights(losses[t], mu) * torch.exp(log_true[t] - average)
+        expected = torch.exp(losses[t] / mu - average)
         assert torch.allclose(weight, expected.clamp(max=K), rtol=1e-9, atol=1e-300)
 
 
@@ -639,6 +639,25 @@ def test_losses_may_fall_by_a_third_of_mu_in_a_round(fall: float) -> None:
     assert weight.tolist() == pytest.approx([max(0.0, left)] * 4, abs=0.03)
 
 
+@pytest.mark.parametrize(
+    ("objective", "rounds"),
+    [(kl_dro(6.0, weights="normalized"), 299 / 6), (kl_dro(3.0, weights="normalized"), 299 / 3), (term(1.0), 299.0)],
+    ids=["mu = 6", "mu = 3", "mu = 1"],
+)
+def test_one_loss_that_is_far_off_holds_all_up_unless_weights_are_capped(objective: Objective, rounds: float) -> None:
+    """One device has a loss of 300 in one round, all others 1 in all, so that else exact weights are 1."""
+    losses = [torch.ones(25, dtype=torch.float64) for _ in range(200)]
+    losses[20][3] = 300.0
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+    free, held = (
+        torch.stack([w for w, _ in weights_over(one, mixing, losses, hosted)]).mean(dim=1)
+        for one in (objective, capped(objective, 3.0))
+    )
+    expected = min(rounds / -math.log(1 - NEWEST), 200 - 22)
+    assert int((free < 0.1).sum()) == pytest.approx(expected, abs=30)
+    assert float(held.min()) > 0.5 and (held[40:] - 1).abs().max() < 0.01
+
+
 SMALL_MU: dict[str, tuple[Objective, float, float]] = {  # with the least and the largest mean weight
     "alone": (kl_dro(0.01, weights="normalized"), 0.0, 0.01),
     "smoothed": (smoothed(kl_dro(0.01, weights="normalized"), 0.03), 0.0, 0.01),
@@ -646,7 +665,7 @@ SMALL_MU: dict[str, tuple[Objective, float, float]] = {  # with the least and th
     "ten times as large": (kl_dro(0.1, weights="normalized"), 0.6, 0.7),
     "a hundred times as large": (kl_dro(1.0, weights="normalized"), 0.97, 1.0),
     "from 3 on": (kl_dro(linear(3.0, 300, end=0.01 / 3), weights="normalized"), 1.0, 1.06),
-    "as dr-qgm has it": (
+    "from 3 on, smoothed and capped": (
         capped(smoothed(kl_dro(linear(3.0, 300, end=0.01 / 3), weights="normalized"), 0.03), 2.0), 1.0, 1.06
     ),
 }  # fmt: skip
@@ -745,7 +764,7 @@ def test_q_is_zero_for_average_risk(graph: nx.Graph, normalized: bool) -> None:
 
 def ball(radius: float, f: np.ndarray, p: np.ndarray, least_mu: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
     """Weights and mu of all devices in the end."""
-    objective = kl_ball(radius, mu=0.7, least_mu=least_mu, step=2.0)
+    objective = kl_ball(radius, mu=0.7, least_mu=least_mu)
     hosted = Hosted.all_of(torch.as_tensor(len(f) * p))
     weight, state = last(weights_over(objective, metropolis(complete(len(f))), [torch.as_tensor(f)] * 700, hosted))
     return weight.numpy(), state["log_mu"].exp().numpy()
@@ -768,6 +787,46 @@ def test_a_radius_that_can_be_reached_is_reached(radius: float, p: np.ndarray) -
     others = np.concatenate([rng.dirichlet(spread * p, size=100) for spread in (5.0, 20.0, 100.0)])
     others = np.stack([other for other in others if kl(FEW * other, p) <= radius])
     assert len(others) > 30 and (others @ f).max() <= lam @ f + 1e-6
+
+
+@pytest.mark.parametrize("radius", [0.03, 0.1, 0.3])
+def test_on_a_sparse_graph_a_radius_is_reached_about(radius: float) -> None:
+    """Every device knows the mean of a neighbourhood, so the weights go further than they should; mu is smaller."""
+    for seed in (0, 1, 2):
+        mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=seed)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+        first = torch.as_tensor(np.random.default_rng(seed).uniform(0, 2, size=25))
+        constant, falling = ([first * math.exp(-t * rate) for t in range(300)] for rate in (0.0, 0.005))
+        for losses in (constant, falling):
+            *_, (weight, _) = weights_over(kl_ball(radius), mixing, losses, hosted)
+            found = weight.numpy() * 25 / float(weight.sum())
+            assert 0.8 * radius < kl(found, np.full(25, 1 / 25)) < 1.8 * radius
+
+
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize("scale", [0.1, 10.0, 100.0, 1000.0])
+def test_a_radius_means_the_same_whatever_the_scale_of_the_loss(scale: float, cap: float | None) -> None:
+    """mu begins at 1, and so all weight is one device's where losses are large; mu gets to what they ask for."""
+    f, hosted = torch.linspace(0.2, 2.0, 10, dtype=torch.float64), Hosted.all_of(torch.ones(10, dtype=torch.float64))
+    objective = kl_ball(0.1) if cap is None else capped(kl_ball(0.1), cap)
+    (_, first), (weight, state) = (
+        last(weights_over(objective, metropolis(complete(10)), [f * by] * 300, hosted)) for by in (1.0, scale)
+    )
+    assert state["log_mu"] == pytest.approx(first["log_mu"] + math.log(scale), rel=1e-3, abs=1e-3)
+    assert float(weight.mean()) == pytest.approx(1.0, rel=1e-3)
+    assert kl(weight.numpy(), np.full(10, 0.1)) == pytest.approx(0.1, rel=1e-2)
+
+
+def test_weights_that_vanish_are_no_reason_for_a_smaller_mu() -> None:
+    """A loss that is far off in one round leaves all others next to no weight: that is far from equal ones, too."""
+    losses = [torch.linspace(0.2, 2.0, 10, dtype=torch.float64) for _ in range(400)]
+    losses[100] = losses[100].clone()
+    losses[100][0] = 100.0
+    hosted = Hosted.all_of(torch.ones(10, dtype=torch.float64))
+    found = [
+        state["log_mu"].mean() for _, state in weights_over(kl_ball(0.1), metropolis(complete(10)), losses, hosted)
+    ]
+    assert min(found[101:]) > found[99] - 0.05
+    assert found[-1] == pytest.approx(found[99], abs=0.01)
 
 
 def test_where_the_radius_allows_everything_mu_is_the_least() -> None:
@@ -929,6 +988,10 @@ def test_what_else_must_be_in_range() -> None:
     for value in (0.0, -0.1, 1.1, math.nan):
         with pytest.raises(InputError, match=r"beta must be in \(0, 1\]"):
             smoothed(erm(), value)
+    for value in (1.0, 0.5):
+        with pytest.raises(InputError, match=f"^weight_cap must be above 1: {value:g}; "):
+            capped(chi2_dro(1.0), value)
+    capped(erm(), 0.5)  # of weights that are not 1 on average it may be less
     with pytest.raises(InputError, match=r"^mu must be a positive number"):
         chi2_dro(0.0)
     with pytest.raises(InputError, match=r"^mu must be a positive number"):

@@ -200,13 +200,15 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
     return Objective(_share_only, lambda loss, state, t: state["share"] * log_h(loss, t).exp())
 
 
-def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.05, step: float = 0.2) -> Objective:
+def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float = 0.05) -> Objective:
     """The worst case over all mixtures of devices with `KL(lambda | p) <= radius`, mu found on the way.
 
     Its dual is `min over mu >= least_mu of mu log sum_i p_i h_i + mu radius` (appendix A.2), whose derivative in mu is
     `radius - KL(lambda(mu) | p)`: mu rises where the weights are further from the reference than the radius allows, and
     falls where they are nearer. Every device keeps a mu (from `mu` on) and estimates of log sum p h and of the
-    divergence: three gossiped numbers. `step` is how far log mu moves per round and unit of divergence.
+    divergence: three gossiped numbers. `step` is how far log mu moves in a round where the divergence is twice
+    the radius, or beyond it, and the other way where there is none. It wants `capped` weights: mini-batches move
+    losses by more than the mu of a small radius, and what they do to log sum p h is remembered (see `_normalized`).
 
     >>> objective = kl_ball(radius=0.1)
     >>> objective.init(Hosted.all_of(torch.ones(2)))["log_mu"]
@@ -225,14 +227,20 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.05, step: float 
 
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         before, state = state, _gossiped(state, mix)
-        weight = _within_cap(state["weight"], state)
-        own = weight * (weight / state["share"]).clamp(min=1e-30).log()  # K lambda_i log(lambda_i / p_i)
+        weight, share = _within_cap(state["weight"], state), state["share"]
+        # K (lambda_i log(lambda_i / p_i) - lambda_i + p_i): the last two cancel where weights average to 1, and where
+        # they do not yet, weights that vanish are far from p, too
+        own = weight * (weight / share).clamp(min=1e-30).log() - weight + share
         divergence, log_mu = mix(
             torch.stack([torch.lerp(state["divergence"], own, NEWEST), state["log_mu"]], dim=1)
         ).unbind(dim=1)
-        log_mu = (log_mu + step * (divergence - radius)).clamp(min=low)
+        # in parts of the radius, or mu would creep where that is small; a single loss that is far off moves it little
+        log_mu = (log_mu + step * (divergence / radius - 1).clamp(max=1)).clamp(min=low)
         told = {"divergence": divergence, "log_mu": log_mu}
-        return {**state, **{name: torch.where(mix.alone, before[name], value) for name, value in told.items()}}
+        state |= {name: torch.where(mix.alone, before[name], value) for name, value in told.items()}
+        # mu log sum p h is a loss and hardly depends on mu, but its part log sum p h does
+        state["log_mean"] = state["log_mean"] * (before["log_mu"] - state["log_mu"]).exp()
+        return state
 
     return Objective(init, weigh, combine)
 
@@ -283,7 +291,8 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
     entry, before its neighbours know, so weights are above 1 on average, the more so the larger dual_eta times the loss
     is. M. Zecchin, M. Kountouris and D. Gesbert, "Communication-Efficient Distributionally Robust Decentralized
     Learning", TMLR 2022: with `choco` as optimizer it is their AD-GDA. The weight is that of before the update, where
-    their program takes the one after it.
+    their program takes the one after it. All mixtures begin at 1 / K, and go to p by the penalty only: where devices
+    have unequal numbers of samples, slowly.
 
     >>> objective = ad_gda(dual_eta=0.1)
     >>> state = objective.init(Hosted.all_of(torch.ones(2)))
@@ -381,6 +390,10 @@ def capped(objective: Objective, weight_cap: float) -> Objective:
     tensor([2.7183, 3.0000])
     """
     positive("weight_cap", weight_cap, "2 to 5 are sensible where weights are normalised")
+    if objective.gossips and weight_cap <= 1:
+        raise InputError(
+            f"weight_cap must be above 1: {weight_cap:g}; weights that are 1 on average would all be equal"
+        )
     return Objective(
         lambda hosted: {**objective.init(hosted), "cap": weight_cap * hosted.share},
         lambda loss, state, t: _within_cap(objective.weigh(loss, state, t), state),
@@ -409,7 +422,10 @@ def _normalized(log_h: LogH) -> Objective:
     of a neighbourhood (some 1 / b links wide) rather than of all: with constant losses m tends to
     b (I - (1 - b) W)^-1 W s h, whose mean is right. So with unequal s_j equal losses do not get weights s_i on a sparse
     graph: who has small neighbours gets more. And m falls by 1 - b = 0.7 in a round at most: where losses fall by more
-    than 0.36 mu in a round, or come down from a peak of noise, all h are small beside it, and so are all weights.
+    than 0.36 mu in a round, or come down from a peak of noise, all h are small beside it, and so are all weights: a
+    single loss that is S above the others holds the network up for about S / (0.36 mu) rounds. That is also a brake. An
+    m that forgot it sooner, or never rose so far, was tried: then runs with long steps diverge that else recover. With
+    `capped` weights nobody can raise m so far.
     A device that hears nobody in a round keeps its estimate: its own losses alone would make it believe that it is like
     all others.
     """
