@@ -108,6 +108,12 @@ def test_any_objective_goes_with_any_optimizer() -> None:
 def test_uncompressed_messages_are_averaged_as_they_are() -> None:
     assert Experiment(algorithm="choco-sgd", compression="none").gamma == 1
     assert Experiment(algorithm="choco-sgd").gamma == 0.8
+    assert Experiment(algorithm="choco-sgd", compression="random:0.1").gamma == 0.1
+    # an algorithm's own gamma is for its own messages
+    assert Experiment(algorithm="dr-qgm").gamma == 1.0
+    assert Experiment(algorithm="dr-qgm", compression="top:0.1").gamma == 0.2
+    assert Experiment(algorithm="dr-qgm", compression="top:0.1", gamma=0.3).gamma == 0.3
+    assert Experiment(algorithm="dr-qgm", compression="quantize:4").gamma == 1.0
 
 
 def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
@@ -158,9 +164,22 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
             {"algorithm": "fedrobust", "shift_eta": 1.0},
             "--shift-eta 1.0: times --shift-penalty 1.0 it must be below 1, or the shift runs away; 0.01 is usual",
         ),
+        (
+            {"algorithm": "ditto", "eta": 0.1, "pull": 20.0},
+            "--pull 20.0: times eta 0.1 it must be below 2, or personal models run away; 0.1 to 2 are usual",
+        ),
+        (
+            {"local_steps": 10, "rounds": 5},
+            "--local-steps 10: there are only 5 rounds, so devices would never talk; take more --rounds",
+        ),
         ({"optimizer": "choco", "compression": "none:abc"}, "--compression none:abc: none takes no number"),
         ({"optimizer": "choco", "compression": "none:"}, "--compression none:: none takes no number"),
         ({"mixing": "matchings:2"}, "--mixing matchings:2: matchings takes no number"),
+        (
+            {"mixing": "matchings", "gossip_steps": 2},
+            "--gossip-steps 2: a pair of --mixing matchings that has averaged",
+        ),
+        ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
         ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
         ({"optimizer": "choco", "compression": "top"}, "--compression top: write top:0.1, random:0.1 or quantize:4"),
         ({"optimizer": "choco", "compression": "top:2"}, "--compression top:2: a message has a part of the entries"),
@@ -246,7 +265,7 @@ def test_the_command_lists_them_all() -> None:
         at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
         assert OBJECTIVES[ALGORITHMS[name].objective].what in lines[at]
         assert lines[at + 1].strip() == f"numbers per link and round: {sent_by(name)}"
-    assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma 0.8 (with --compression)") == 2
+    assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma (with --compression)") == 2
     assert " " * 25 + "--compression quantize:4 --gamma 0.8" in lines
     assert said.out.count("--local-steps 1") == len(SERVERS) - 1  # not of afl
     assert "--graph and --p only count the devices" in said.out

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from drdsgd.compression import Compressor, no_compression, quantized, random_k, 
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.gradients import Gradient
+from drdsgd.methods import gamma_of
 from drdsgd.mixing import Mixing, link_failures, metropolis, metropolis_matrix, repeated
 from drdsgd.optimizers import (
     GossipOptimizer,
@@ -352,6 +354,31 @@ def test_choco_without_compression_and_push_without_direction_are_dsgd(network: 
     expected = walk(dsgd(linear(0.3, 40)), mixing, gradient, 30)
     for other in (choco(linear(0.3, 40), no_compression(), gamma=1.0), push(linear(0.3, 40))):
         assert torch.allclose(walk(other, mixing, gradient, 30), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("spelled", ["quantize:4", "quantize:2", "top:0.1", "top:0.3", "random:0.1", "random:0.5"])
+@pytest.mark.parametrize("graph", [graphs.ring(25), graphs.erdos_renyi(25, 0.3)], ids=["ring", "random"])
+def test_gossip_alone_agrees_with_the_gamma_that_compressed_messages_have_by_default(
+    graph: nx.Graph, spelled: str
+) -> None:
+    """And goes away from any agreement with four times as much, where that is not beyond 1."""
+    kind, _, number = spelled.partition(":")
+    compressor = {"quantize": lambda: quantized(int(number)), "top": lambda: top_k(float(number))}.get(
+        kind, lambda: random_k(float(number))
+    )()
+    first = torch.randn(25, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def apart(gamma: float) -> float:
+        exchange, engine = compressed(compressor, gamma), LocalEngine(metropolis(graph), torch.float64)
+        state, theta = exchange.init(torch.zeros_like(first)), first.clone()
+        for t in range(300):
+            theta = exchange.average(theta, state, engine.mix(t))
+        assert torch.allclose(theta.mean(dim=0), first.mean(dim=0), atol=1e-6) or gamma > gamma_of(spelled)
+        return float((theta - theta.mean(dim=0)).norm() / (first - first.mean(dim=0)).norm())
+
+    assert apart(gamma_of(spelled)) < 0.3
+    if 4 * gamma_of(spelled) <= 1:
+        assert not apart(4 * gamma_of(spelled)) < 10
 
 
 def test_push_reaches_the_minimiser_on_a_directed_graph_and_dsgd_does_not() -> None:

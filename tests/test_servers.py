@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import drdsgd
-from drdsgd import checkpoint, data, graphs, models, servers
+from drdsgd import checkpoint, data, graphs, models, objectives, optimizers, servers
 from drdsgd.batches import Batches
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Diverged, InputError
@@ -318,6 +318,22 @@ def test_fed_avg_with_one_step_is_dsgd_on_the_complete_graph(equal: bool) -> Non
     assert_close(with_server.theta, without.theta)
     assert with_server.final.consensus == without.final.consensus
     assert with_server.final.weights == pytest.approx(without.final.weights)
+
+
+def test_afl_is_dual_ascent_on_the_complete_graph() -> None:
+    """AD-GDA's without a penalty: its K devices raise an entry each, and the average of that is a K-th of AFL's step.
+
+    As long as the projection has nothing to cut off, the two are the same.
+    """
+    model, devices = problem(equal=True)
+    run = functools.partial(drdsgd.train, model, devices, rounds=20, batch_size=B, seed=3)
+    with_server = run(graph=graphs.ring(K), algorithm=servers.afl(0.3, dual_eta=0.05 / K))
+    ascent = drdsgd.Algorithm(objectives.ad_gda(dual_eta=0.05, dual_penalty=0.0), optimizers.dsgd(0.3))
+    without = run(graph=graphs.complete(K), algorithm=ascent)
+    assert_close(with_server.theta, without.theta)
+    assert with_server.final.local == without.final.local
+    assert with_server.final.weights == pytest.approx(without.final.weights)
+    assert max(without.final.weights) > 1.02  # they did rise
 
 
 def test_fed_term_is_gradient_descent_on_the_tilted_risk() -> None:

@@ -514,16 +514,19 @@ def algorithms() -> None:
         show(title, {name: about(name, rule, sent) for name, rule in rules.items()})
     print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
     print("compressed d: quantize:B (B + 1) / 32 d, top:PART 2 PART d, random:PART PART d")
+    print("--gamma is by default 0.8 for 4 and 8 bits (1 works, too), 0.4 for 2, 2 PART for top, PART for random, and")
+    print("0.8 at most: more may diverge")
     print("--gossip-steps N averages N times in a round, of compressed models too: N times the numbers per link")
 
 
 def _defaults(options: Mapping[str, Any]) -> str:
     """Options as a user writes them; one that is off by default has no value."""
-    from drdsgd.methods import GAMMA
+    from drdsgd.methods import gamma_of
 
     def shown(name: str, value: object) -> str:
-        if name == "gamma" and value is None:  # which needs --compression
-            return f"--gamma {GAMMA}" + (" (with --compression)" if options.get("compression") is None else "")
+        if name == "gamma" and value is None:
+            compression = options.get("compression")
+            return "--gamma (with --compression)" if compression is None else f"--gamma {gamma_of(compression)}"
         return spelling(name) if value is None else f"{spelling(name)} {value}"
 
     return " ".join(shown(name, value) for name, value in options.items())

@@ -229,6 +229,8 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         elif name in fields:
             raise does_nothing(name, setting)
     own = methods.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
+    if fields.get("compression", own.get("compression")) != own.get("compression"):
+        own["gamma"] = None  # an algorithm's own is for its own messages
     for name in {*_OF_ALGORITHMS, *own}:
         if name in own:
             if own[name] is not None:
@@ -236,7 +238,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         elif name in fields:
             raise does_nothing(name, _needs(name))
     if "compression" in fields:
-        fields.setdefault("gamma", 1.0 if fields["compression"] == "none" else methods.GAMMA)
+        fields.setdefault("gamma", methods.gamma_of(str(fields["compression"])))
     elif "gamma" in fields:
         raise does_nothing("gamma", "--compression")
     if "model" not in fields:
@@ -518,7 +520,17 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
     if e.dropouts is not None:
         mixing = mixings.dropouts(mixing, e.dropouts, e.seed)
     if e.gossip_steps is not None:
+        if kind == "matchings" and e.gossip_steps > 1:
+            raise InputError(
+                f"--gossip-steps {e.gossip_steps}: a pair of --mixing matchings that has averaged once has the same "
+                "models; leave it out, or take --mixing metropolis"
+            )
         mixing = mixings.repeated(mixing, e.gossip_steps)
+    if e.local_steps is not None and e.local_steps > e.rounds:
+        raise InputError(
+            f"--local-steps {e.local_steps}: there are only {e.rounds} rounds, so devices would never talk; take more "
+            "--rounds"
+        )
     return mixing if e.local_steps is None else mixings.local_steps(mixing, e.local_steps)
 
 
@@ -538,6 +550,10 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
             f"--shift-eta {e.shift_eta}: times --shift-penalty {e.shift_penalty} it must be below 1, or the shift runs "
             "away; 0.01 is usual"
         )
+    if e.pull is not None and e.pull * e.eta >= 2:
+        raise InputError(
+            f"--pull {e.pull}: times eta {e.eta:g} it must be below 2, or personal models run away; 0.1 to 2 are usual"
+        )
     if e.algorithm in methods.SERVERS:
         server: ServerAlgorithm = methods.SERVERS[e.algorithm].make(servers, e)
         return server
@@ -555,13 +571,12 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
 
 
 def title(e: Experiment) -> str:
-    """An algorithm with what it has of its own, in words.
+    """An algorithm with what it has of its own, in words; by its parts where one is exchanged.
 
     >>> title(Experiment(algorithm="dr-dsgd", mu=6.0)), title(Experiment(algorithm="dsgd", objective="q-ffl", q=2.0))
-    ('DR-DSGD with mu = 6', 'DSGD with q-ffl, q = 2')
+    ('DR-DSGD with mu = 6', 'q-ffl + dsgd with q = 2')
     """
-    own = methods.own_options(e.algorithm, e.objective, e.optimizer)
-    parts = [str(part) for part in (e.objective, e.optimizer) if part is not None]
+    own, parts = methods.own_options(e.algorithm, e.objective, e.optimizer), []
     for name, default in own.items():
         value = getattr(e, name)
         if value is not None and (name == "mu" or value != default or e.objective or e.optimizer):
@@ -570,5 +585,6 @@ def title(e: Experiment) -> str:
                 if isinstance(value, float)
                 else f"{value} {name.replace('_', ' ')}"
             )
-    named = methods.ALGORITHMS.get(e.algorithm)
-    return (e.algorithm if named is None else named.title) + (f" with {', '.join(parts)}" if parts else "")
+    named = None if e.objective or e.optimizer else methods.ALGORITHMS.get(e.algorithm)
+    name = methods.name_of(e.algorithm, e.objective, e.optimizer) if named is None else named.title
+    return name + (f" with {', '.join(parts)}" if parts else "")

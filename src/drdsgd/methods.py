@@ -8,6 +8,7 @@ nothing heavy: `make` gets the module that it takes its function from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
-    "GAMMA",
     "OBJECTIVES",
     "OPTIMIZERS",
     "SERVERS",
     "Named",
     "Rule",
     "compressed_size",
+    "gamma_of",
+    "name_of",
     "own_options",
     "parts_of",
     "scheduled",
@@ -76,9 +78,9 @@ OBJECTIVES: dict[str, Rule] = {
         {"mu": 6.0, "mu_schedule": None, "weights": "as-written", **_ROBUST},
     ),
     "kl-ball": Rule(
-        "worst mixture of devices with KL(lambda | p) <= radius; finds mu itself (appendix A.2)", "3",
+        "worst mixture of devices with KL(lambda | p) <= radius; finds mu itself, from 1 on, 0.1 at least (A.2)", "3",
         "Ben Issaid, Elgabli and Bennis, TMLR 2022; Hu and Hong, 2013",
-        lambda o, e: o.kl_ball(e.radius), {"radius": 0.1, **_ROBUST},
+        lambda o, e: o.kl_ball(e.radius), {"radius": 0.1, **_ROBUST, "weight_cap": 3.0},
     ),
     "chi2-dro": Rule(
         "worst mixture of devices, held back by mu / 2 chi-square", "1", "Namkoong and Duchi, NeurIPS 2017",
@@ -99,8 +101,6 @@ OBJECTIVES: dict[str, Rule] = {
     ),
 }  # fmt: skip
 
-# how far models move to their neighbours' compressed ones
-GAMMA = 0.8
 # of those that can compress messages; gamma has a default only where they do
 _COMPRESSED: Options = {"compression": None, "gamma": None}
 
@@ -197,7 +197,7 @@ SERVERS: dict[str, Rule] = {
         lambda s, e: s.ditto(_eta(e), e.pull, e.local_steps or 1, e.clients), {"pull": 1.0, **_SOME},
     ),
     "rfa": Rule(
-        "another problem: corrupted updates, by the geometric median", "10 d + 4",
+        "another problem: corrupted updates, by the geometric median (4 steps)", "10 d + 4",
         "Pillutla, Kakade and Harchaoui, IEEE TSP 2022",
         lambda s, e: s.rfa(_eta(e), local_steps=e.local_steps or 1, clients=e.clients), _SOME,
     ),
@@ -212,6 +212,15 @@ def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tu
     """
     named = ALGORITHMS[algorithm]
     return objective or named.objective, optimizer or named.optimizer
+
+
+def name_of(algorithm: str, objective: str | None, optimizer: str | None) -> str:
+    """What to call a method: by its parts where one is exchanged, as it is another then.
+
+    >>> name_of("dr-dsgd", None, None), name_of("dr-dsgd", "q-ffl", None)
+    ('dr-dsgd', 'q-ffl + dsgd')
+    """
+    return " + ".join(parts_of(algorithm, objective, optimizer)) if objective or optimizer else algorithm
 
 
 def sent_by(algorithm: str) -> str:
@@ -240,6 +249,26 @@ def compressed_size(compression: str) -> str:
     if kind == "quantize":
         return f"{int(number) + 1}/32 d"  # a scale per 32 entries is one more bit of each
     return {"top": f"{2 * float(number or 0):g} d", "random": f"{float(number or 0):g} d"}.get(kind, "d")
+
+
+def gamma_of(compression: str) -> float:
+    """How far models go to their neighbours' compressed ones by default: the less a message says, the less.
+
+    With larger ones gossip alone diverges, on a ring and on random graphs (of what is no compression, anything goes).
+
+    >>> [gamma_of(spelled) for spelled in ("none", "quantize:4", "quantize:2", "top:0.1", "random:0.1")]
+    [1.0, 0.8, 0.4, 0.2, 0.1]
+    """
+    kind, _, number = compression.partition(":")
+    if kind == "none":
+        return 1.0
+    with suppress(ValueError):
+        value = float(number)
+        if kind == "quantize" and value == 2:
+            return 0.4
+        if kind in ("top", "random") and 0 < value <= 1:
+            return min(0.8, 2 * value if kind == "top" else value)
+    return 0.8
 
 
 def own_options(algorithm: str, objective: str | None, optimizer: str | None) -> dict[str, Any]:

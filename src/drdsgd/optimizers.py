@@ -56,6 +56,9 @@ __all__ = [
 
 OptimizerState = dict[str, Tensor]
 
+# what compressed messages keep
+COPIES = "the copies that neighbours have of each other's models"
+
 
 def balanced(mixing: Mixing) -> None:
     """Refuse a W_t that does not keep the mean."""
@@ -145,7 +148,7 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
         constant_over_time("compression", "--compression none with --gamma 1"),
-        keeps="the copies that neighbours have of each other's models",
+        keeps=COPIES,
     )
 
 

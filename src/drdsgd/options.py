@@ -77,23 +77,27 @@ OPTIONS: dict[str, Option] = {
             "of kl-dro: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip); default as-written",
         ),
         radius=(float, "of kl-ball: bound on the divergence of devices' weights; default 0.1"),
-        tilt=(float, "of term: t = 1 / mu; default 1"),
-        q=(float, "of q-ffl: 0 is average, large is worst case; default 1"),
-        dual_eta=(float, "of ad-gda: step size of the devices' weights; default 0.01"),
+        tilt=(float, "of term and fed-term: t = 1 / mu; default 1"),
+        q=(float, "of q-ffl and q-fedavg: 0 is average, large is worst case; default 1"),
+        dual_eta=(float, "of ad-gda, afl and drfa: step size of the devices' weights; default 0.01"),
         dual_penalty=(float, "of ad-gda: holds weights near the reference; default 0.01"),
         loss_clip=(float, "bound on the loss that the weight is made from; default none"),
         loss_smoothing=(
             float, "weights are made from a moving average of losses; part that is new; default none, of dr-qgm 0.03"
         ),
         weight_cap=(
-            float, "bound on a device's weight, in multiples of the average device's; default none, of dr-qgm 3"
+            float, "bound on a device's weight, in average devices' weights; default none, of dr-qgm and kl-ball 3"
         ),
     ),
     **_options(
         "Optimizer",
         momentum=(float, "part of the momentum that stays, in [0, 1); default 0.9"),
         compression=(str, "of messages: none, top:PART, random:PART or quantize:BITS; default quantize:4 of choco"),
-        gamma=(float, "how far models move to their neighbours' compressed ones, in (0, 1]; default 0.8, of dr-qgm 1"),
+        gamma=(
+            float,
+            "how far models move to their neighbours' compressed ones, in (0, 1]; default 0.8, of dr-qgm 1, of top, "
+            "random and 2 bits less",
+        ),
     ),
     **_options(
         "Server (baselines)",

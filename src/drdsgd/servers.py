@@ -243,7 +243,7 @@ def fed_avg(eta: float | Schedule, local_steps: int = 1, clients: int | None = N
 
 
 def fed_term(
-    eta: float | Schedule, t: float = 0.1, local_steps: int = 1, clients: int | None = None
+    eta: float | Schedule, t: float = 1.0, local_steps: int = 1, clients: int | None = None
 ) -> ServerAlgorithm:
     """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 5 of the paper with mu = 1 / t.
 

@@ -50,6 +50,7 @@ from drdsgd.metrics import (
 )
 from drdsgd.mixing import Mixing, metropolis
 from drdsgd.objectives import Hosted
+from drdsgd.optimizers import COPIES
 from drdsgd.options import unknown
 from drdsgd.parallel import Each, blocks, each_of, one_thread
 from drdsgd.round import Round, State, init, make_round
@@ -468,6 +469,7 @@ def _not_finite(
 def _cures(algorithm: Algorithm | ServerAlgorithm) -> str:
     if isinstance(algorithm, ServerAlgorithm):
         return "try a smaller eta"
+    smaller = "try a smaller eta or gamma" if algorithm.optimizer.keeps == COPIES else "try a smaller eta"
     if algorithm.objective.gossips:  # its weights are bounded already, so it is steps that are too long
-        return "try a smaller eta, or --weight-cap 2, or less where there is one"
-    return "try a smaller eta, or for DR-DSGD a larger mu, --loss-clip or --weights normalized"
+        return f"{smaller}, or --weight-cap 2, or less where there is one"
+    return f"{smaller}, or for DR-DSGD a larger mu, --loss-clip or --weights normalized"
