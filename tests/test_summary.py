@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ def test_seeds_are_in_natural_order() -> None:
     assert [p.name for p in sorted(paths, key=summary._natural)] == ["seed-1", "seed-2", "seed-10"]
 
 
+def test_a_run_that_ended_without_metrics_is_no_run_to_leave_out(study: Path, tmp_path: Path) -> None:
+    there = shutil.copytree(study, tmp_path / "there")
+    (there / "dsgd" / "seed-0" / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"seed-0 is damaged: its run ended, but metrics.jsonl has nothing; remove it"):
+        summary.find_runs([there])
+
+
 def test_no_run_is_an_error_that_names_the_path(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("rounds = 3\n")
     for path in (tmp_path, tmp_path / "nowhere"):
@@ -54,6 +62,14 @@ def test_labels_say_what_differs_and_no_more() -> None:
     assert labels({"eta": 0.25}, {"eta": 0.5, "algorithm": "dsgd"}) == ["dsgd eta=0.5", "dr-dsgd eta=0.25"]
     # one has it and the other not
     assert labels({}, {"loss_clip": 5.0}) == ["dr-dsgd", "dr-dsgd loss_clip=5"]
+    # with a part exchanged it is another method
+    assert labels({"algorithm": "dsgd"}, {"objective": "q-ffl", "optimizer": "d2"}) == ["dsgd", "q-ffl + d2"]
+    assert labels({"objective": "q-ffl", "q": 1.0}, {"objective": "q-ffl", "q": 2.0}) == [
+        "q-ffl + dsgd q=1", "q-ffl + dsgd q=2"
+    ]  # fmt: skip
+    assert labels({"optimizer": "d2"}, {"algorithm": "dsgd", "objective": "kl-dro", "optimizer": "d2"}) == [
+        "dsgd objective=kl-dro optimizer=d2", "dr-dsgd optimizer=d2"
+    ]  # fmt: skip
     # where they were run does not matter
     assert labels({"threads": 1}, {"threads": 2, "seed": 1}) == ["dr-dsgd"]
     assert labels({"eta": 0.123456}, {"eta": 0.123457}) == ["dr-dsgd eta=0.123456", "dr-dsgd eta=0.123457"]
@@ -178,8 +194,8 @@ def test_runs_whose_weights_vanish_are_told_what_helps() -> None:
     (line,) = said(weighing(0.004, 0.0, weights="normalized", mu=0.01))
     assert line == (
         "dr-dsgd: devices' weights are 0.002 on average in the last round, and so much shorter are its steps: with "
-        "--weights normalized take a larger --mu than 0.01, or one that comes from above (--mu 3 --mu-schedule "
-        "linear:0.1 --loss-smoothing 0.03 --weight-cap 2)"
+        "--weights normalized take --weight-cap 3 if some loss was far off, else a larger --mu than 0.01, or one from "
+        "above (--mu 3 --mu-schedule linear:0.1 --loss-smoothing 0.03 --weight-cap 2)"
     )
     small = [weighing(w, w, weights="normalized", mu=0.01, seed=k) for k, w in enumerate((0.002, 0.5, 0.004))]
     (line,) = said(*small, weighing(1.0, 1.0, algorithm="dsgd"))

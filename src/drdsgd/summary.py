@@ -72,10 +72,15 @@ MEASURES: dict[Measure, str] = {
 def find_runs(paths: Sequence[Path]) -> list[Record]:
     """All runs at or below the paths, each once; in the order of the paths, and below one in natural order.
 
-    Of several, one that was stopped before its first evaluation is left out.
+    Of several, one that was stopped before its first evaluation is left out; one that ended and has none is damaged.
     """
     folders = list({folder.resolve(): folder for path in paths for folder in _run_folders(path)}.values())
     begun = [folder for folder in folders if records.read_metrics(records.Folder(folder).metrics)]
+    for folder in folders:
+        if folder not in begun and records.Folder(folder).status != "unfinished":
+            raise InputError(
+                f"{folder} is damaged: its run ended, but metrics.jsonl has nothing; remove it, or run it again"
+            )
     return [records.read(folder) for folder in begun or folders[:1]]
 
 
@@ -161,8 +166,12 @@ def _differs(name: str, settings: list[dict[str, Any]]) -> bool:
 
 
 def _label(settings: dict[str, Any], names: list[str], *, exact: bool) -> str:
-    shown = [f"{name}={_value(settings[name], exact)}" for name in names if settings[name] is not None]
-    return " ".join([settings["algorithm"], *shown])
+    """The method, and what differs; exact by the options that were given, as two may have the same parts."""
+    parts = ("objective", "optimizer")
+    method = settings["algorithm"] if exact else methods.name_of(settings["algorithm"], *(settings[p] for p in parts))
+    others = [name for name in names if name not in parts]
+    shown = [name for name in ([*parts, *others] if exact else others) if settings[name] is not None]
+    return " ".join([method, *(f"{name}={_value(settings[name], exact)}" for name in shown)])
 
 
 def _value(value: object, exact: bool) -> str:
@@ -419,8 +428,8 @@ def _cure(e: Experiment) -> str:
     objective, _ = methods.parts_of(e.algorithm, e.objective, e.optimizer)
     if objective == "kl-dro" and e.weights == "normalized":
         return (
-            f"with --weights normalized take a larger --mu than {e.mu:g}, or one that comes from above "
-            "(--mu 3 --mu-schedule linear:0.1 --loss-smoothing 0.03 --weight-cap 2)"
+            "with --weights normalized take --weight-cap 3 if some loss was far off, else a larger --mu than "
+            f"{e.mu:g}, or one from above (--mu 3 --mu-schedule linear:0.1 --loss-smoothing 0.03 --weight-cap 2)"
         )
     if objective == "kl-dro":
         return f"with --weights {e.weights} take a smaller --mu than {e.mu:g}, a larger --eta, or --weights normalized"
