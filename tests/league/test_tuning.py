@@ -51,9 +51,11 @@ def test_what_diverges_is_tried_with_shorter_steps() -> None:
     assert found.best is not None and found.best["eta"] <= 0.25
 
 
-@given(st.floats(-3, 3), st.integers(1, 20))
-def test_asked_step_by_step_it_goes_the_same_way(top: float, budget: int) -> None:
-    """As runs finish, and as a job that was stopped goes on: a search wants what it would have tried."""
+@given(st.floats(-3, 3), st.integers(1, 20), st.integers(1, 4))
+def test_asked_step_by_step_it_goes_the_same_way(top: float, budget: int, at_once: int) -> None:
+    """As runs finish, and as a job that was stopped goes on: a search wants what it would have tried, and has tried
+    what is known, also where a stage of it is not over.
+    """
     true, known = hill(2**top, 0.3, "warmup"), dict[tuple[Any, ...], float]()
 
     def key(point: Point) -> tuple[Any, ...]:
@@ -61,7 +63,8 @@ def test_asked_step_by_step_it_goes_the_same_way(top: float, budget: int) -> Non
 
     while (found := search(START, AXES, budget, lambda p: known.get(key(p)))).wanted:
         assert len(found.tried) + len(found.wanted) <= budget
-        for point in found.wanted:
+        assert {key(point) for point, _ in found.tried} == known.keys()
+        for point in found.wanted[:at_once]:
             assert key(point) not in known
             known[key(point)] = true(point)
     assert found.tried == search(START, AXES, budget, true).tried

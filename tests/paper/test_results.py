@@ -13,6 +13,7 @@ import pytest
 
 from drdsgd.league import groups
 from drdsgd.league import results as league
+from drdsgd.league.entrants import OURS
 from drdsgd.league.goals import goals
 from drdsgd.paper import pages
 from drdsgd.paper.parts import PARTS, Row
@@ -100,11 +101,13 @@ def test_the_first_page_has_the_leagues_numbers() -> None:
     table = page[page.index("p = 0.3: equal floats sent") :].partition("Each device's own")[0]
     rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table.splitlines() if "± " in line]
     worst = {row[0]: row[5] for row in rows if row[1] in ("ours", "without a server")}  # the best first
-    ours, second, *_ = worst
+    best = next(name for name in worst if name != OURS)
     words = " ".join((RESULTS.parent.parent / "README.md").read_text(encoding="utf-8").split())
-    assert ours == "DR-QGM" and second == "QG-DSGDm, 4 bits"
-    assert f"at {worst[ours]} % by our own" in words and f"at {worst[second]} % by the best of the others" in words
+    assert f"at {worst[OURS]} % by our own" in words
+    assert f"at {worst[best]} % by the best of the others, {best}" in words
     assert f"at {worst['DSGD']} % by DSGD" in words
+    said = re.findall(r"\d+\.\d ± \d+\.\d", words.partition("In [the league]")[2].partition("[Which method")[0])
+    assert len(said) > 3 and all(number in page for number in said)
 
 
 def test_every_record_is_of_a_plan(done: Done) -> None:

@@ -6,6 +6,7 @@ worst accuracy. Then it runs with the reported seeds,
 
     at equal rounds   with what was chosen
     at equal floats   over as many rounds as send what DSGD sends in its T, with the best of three step sizes there
+                      (pooled data, which nobody sends, over as many as ours)
     variants          of ours, with one thing in another way, and the best of three step sizes, too
 
 Where one of the reported runs fails, which one sees without test data, all are run again with the best shorter step of
@@ -23,12 +24,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drdsgd.league.entrants import ENTRANTS, OURS, Entrant
+from drdsgd.league.entrants import ENTRANTS, LIMIT, OURS, POOLED, Entrant
 from drdsgd.league.tuning import Point, Search, rounded, search
-from drdsgd.paper import fig3, fig4
+from drdsgd.methods import SERVERS
+from drdsgd.paper import fig4
 from drdsgd.paper.fair import VALIDATION
+from drdsgd.paper.pairs import FLOOR
 from drdsgd.paper.plan import DataName, Group, Settings, base, waiting
 from drdsgd.paper.store import Done, Kept, ends
+from drdsgd.summary import LEAST_WEIGHT
 
 __all__ = [
     "Again",
@@ -40,6 +44,7 @@ __all__ = [
     "at_equal_rounds",
     "attempts",
     "failed",
+    "fresh",
     "groups",
     "hardships",
     "paper_runs",
@@ -47,11 +52,13 @@ __all__ = [
     "places",
     "reported",
     "sprint",
+    "trial",
     "variants",
+    "with_fresh_seeds",
 ]
 
 K = 25
-ROUNDS: dict[DataName, int] = {"Fashion-MNIST": 300, "CIFAR-10": fig3.ROUNDS["CIFAR-10"]}
+ROUNDS = 300
 GRAPHS: dict[str, dict[str, Any]] = {
     "Erdős–Rényi, p = 0.3": {"graph": "erdos-renyi", "p": 0.3},
     "ring": {"graph": "ring"},
@@ -60,15 +67,19 @@ GRAPHS: dict[str, dict[str, Any]] = {
 TRIALS: dict[DataName, int] = {"Fashion-MNIST": 12, "CIFAR-10": 6}
 TUNING_SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
 # a run on CIFAR-10 takes as long as twelve on Fashion-MNIST: a handful of entrants, on the first graph, and three seeds
-HANDFUL = ("DSGD", "AD-GDA", "QG-DSGDm", "QG-DSGDm, 4 bits", OURS, "pooled data, group DRO")
+HANDFUL = ("DSGD", "AD-GDA", "QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", OURS, LIMIT)
 HANDFUL_SEEDS = 3
 # multiples of the step size at equal rounds that are tried where something else is changed
 AGAIN = (1.0, 0.5, 2.0)
 # how often a shorter step is taken because a reported run failed, and which part of its first loss a run that has not
 # failed ends below: one whose units are all dead ends at log 10, a little below where it began
 SHORTER, LEARNT = 3, 0.9
-# which part of the rounds ours gets where it is asked how soon it is at 50 %; a fifth, as is wanted, is too few
+# which part of the rounds ours gets where it is asked how soon it is at 50 %; a fifth, as is wanted, was tried first,
+# and is too few: most runs do not get there
 SPRINT = 3
+SOON = "rounds to 50 %"
+# who is nearest to ours at equal floats, and so meets it again with seeds that nobody had looked at when ours was made
+NEAREST = ("QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice")
 # the graph on which goals are set
 MAIN = "Erdős–Rényi, p = 0.3"
 # what may happen to a method, and which ones it happens to
@@ -110,7 +121,7 @@ class Arena:
     def fields(self, entrant: Entrant) -> dict[str, Any]:
         """What all runs of an entrant have here."""
         here = {} if "graph" in entrant.fields else GRAPHS[self.graph]
-        return {**base(self.s, self.data, K, ROUNDS[self.data], **here), "eta_schedule": "linear", **entrant.fields}
+        return {**base(self.s, self.data, K, ROUNDS, **here), "eta_schedule": "linear", **entrant.fields}
 
     @property
     def counted(self) -> bool:
@@ -165,13 +176,16 @@ def trial(arena: Arena, entrant: Entrant, point: Point) -> Group:
 
 
 def score(runs: Sequence[Kept], group: Group) -> float | None:
-    """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run diverged."""
+    """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run diverged.
+
+    Below the floor the worst is luck, and the average decides.
+    """
     if len(runs) < len(group.experiments):
         return None
     worst, average = (ends(runs, "consensus", measure) for measure in ("worst", "average"))
     if len(worst) < len(runs):
         return -math.inf
-    return statistics.fmean(worst.values()) + 1e-3 * statistics.fmean(average.values())
+    return max(FLOOR, statistics.fmean(worst.values())) + 1e-3 * statistics.fmean(average.values())
 
 
 def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
@@ -190,8 +204,9 @@ def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
 
 
 def failed(run: Kept) -> bool:
-    """Whether a run diverged, or learnt next to nothing."""
-    return run.status == "diverged" or not run.train_loss[-1] < LEARNT * run.train_loss[0]
+    """Whether a run diverged, learnt next to nothing, or came to a stop: no device has weight any more."""
+    stopped = run.experiment.algorithm not in SERVERS and run.weight[-1] < LEAST_WEIGHT
+    return run.status == "diverged" or stopped or not run.train_loss[-1] < LEARNT * run.train_loss[0]
 
 
 def _until_none_fails(trials: Search, at: Callable[[Point], Group], done: Done) -> tuple[Point, ...]:
@@ -225,8 +240,12 @@ def floats_per_round(group: Group, done: Done) -> float | None:
     return statistics.fmean(sent) if sent else None
 
 
-def equal_rounds(one: Place, dsgd: Place, done: Done) -> int | None:
-    """Over how many rounds an entrant sends what DSGD sends in its T; None while that is not known."""
+def equal_rounds(one: Place, here: Mapping[str, Place], done: Done) -> int | None:
+    """Over how many rounds an entrant sends what DSGD sends in its T; None while that is not known.
+
+    Pooled data are in one place, where nothing is sent: they have as many rounds as ours.
+    """
+    one, dsgd = here[OURS] if one.entrant.kind == "pooled" else one, here["DSGD"]
     sent = [floats_per_round(at_equal_rounds(each), done) for each in (one, dsgd)]
     if sent[0] is None or sent[1] is None or not all(_complete(at_equal_rounds(each), done) for each in (one, dsgd)):
         return None
@@ -256,7 +275,7 @@ def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
 
     def at(point: Point) -> Group:
         fields = {**arena.fields(one.entrant), **point}
-        return Group.of(arena.s, {**fields, "eval_every": max(1, fields["rounds"] // 30)})
+        return Group.of(arena.s, {**fields, "eval_every": changes.get("eval_every", max(1, fields["rounds"] // 30))})
 
     found = Search([(point, value) for point, value in zip(points, scores, strict=True) if value is not None])
     if len(found.tried) < len(points):
@@ -266,14 +285,11 @@ def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
     return Again(trials, tuple(map(at, _until_none_fails(found, at, done))))
 
 
-def at_equal_floats(one: Place, dsgd: Place, done: Done) -> Again | None:
-    """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty.
-
-    Pooled data are in one place: nothing is sent.
-    """
-    rounds, tuned = equal_rounds(one, dsgd, done), one.tuned
+def at_equal_floats(one: Place, here: Mapping[str, Place], done: Done) -> Again | None:
+    """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty."""
+    rounds, tuned = equal_rounds(one, here, done), one.tuned
     usual = one.arena.fields(one.entrant)["rounds"]
-    if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02 or one.entrant.kind == "pooled":
+    if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02:
         return None
     # the batch size stays what it is at the usual rounds
     return again(one, tuned, done, rounds=rounds, batch_size=at_equal_rounds(one).example.batch_size)
@@ -281,10 +297,11 @@ def at_equal_floats(one: Place, dsgd: Place, done: Done) -> Again | None:
 
 def sprint(one: Place, done: Done) -> Again | None:
     """A third of the rounds, with steps that fall to zero in these; None before it is tuned."""
-    rounds, batch_size = one.arena.fields(one.entrant)["rounds"], at_equal_rounds(one).example.batch_size
     if one.tuned is None:
         return None
-    return again(one, one.tuned, done, rounds=max(1, rounds // SPRINT), batch_size=batch_size)
+    usual = at_equal_rounds(one).example  # and evaluated as often, as that decides where a round is the first
+    changes = {"rounds": max(1, usual.rounds // SPRINT), "batch_size": usual.batch_size}
+    return again(one, one.tuned, done, eval_every=min(usual.eval_every, changes["rounds"]), **changes)
 
 
 def variants(one: Place, done: Done) -> dict[str, Again]:
@@ -292,25 +309,47 @@ def variants(one: Place, done: Done) -> dict[str, Again]:
     return {} if one.tuned is None else {name: again(one, one.tuned, done, **how) for name, how in VARIANTS.items()}
 
 
-def reported(one: Place, dsgd: Place, done: Done) -> tuple[Group, ...]:
-    """The attempts at equal floats: those at equal rounds where the two are the same, and of pooled data."""
-    if one.entrant.kind == "pooled":
-        return attempts(one)
-    if equal_rounds(one, dsgd, done) is None:
+def reported(one: Place, here: Mapping[str, Place], done: Done) -> tuple[Group, ...]:
+    """The attempts at equal floats: those at equal rounds where the two are the same."""
+    if equal_rounds(one, here, done) is None:
         return (waiting(at_equal_rounds(one)),)
-    at_floats = at_equal_floats(one, dsgd, done)
+    at_floats = at_equal_floats(one, here, done)
     return attempts(one) if at_floats is None else at_floats.attempts
 
 
 def paper_runs(s: Settings, data: DataName) -> dict[str, Group]:
     """DSGD and DR-DSGD at the paper's settings, as in Fig. 4: K = 25, p = 0.3, mu = 6."""
     first = next(iter(fig4.cases(s, data).values()))
-    return first.pair(s)
+    return replace(first, fields=base(s, data, K, ROUNDS, **GRAPHS[MAIN])).pair(s)
 
 
 def places(arena: Arena, done: Done) -> dict[str, Place]:
     """All entrants of an arena, by name."""
     return {entrant.name: place(arena, entrant, done) for entrant in arena.entrants}
+
+
+def fresh(group: Group) -> Group:
+    """The same with as many other seeds: those that follow the largest."""
+    seeds = [e.seed for e in group.experiments]
+    other = range(max(seeds) + 1, max(seeds) + 1 + len(seeds))
+    return Group(
+        tuple(e.model_copy(update={"seed": n}) for e, n in zip(group.experiments, other, strict=True)), group.ready
+    )
+
+
+def with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> dict[str, tuple[Group, Group]]:
+    """Ours and what it is held against: pooled data, the paper's settings, at equal floats the nearest; in harder
+    circumstances itself without them; and where it is to be fast DSGD at the paper's settings.
+    """
+    ours, counted = at_equal_rounds(here[OURS]), reported(here[OURS], here, done)[-1]
+    pairs = {name: (ours, at_equal_rounds(here[name])) for name in (LIMIT, POOLED)}
+    pairs |= {f"{name}, the paper's eta": (ours, group) for name, group in paper_runs(s, "Fashion-MNIST").items()}
+    pairs |= {name: (counted, reported(here[name], here, done)[-1]) for name in NEAREST if name in here}
+    hard, sprinted = hardships(here[OURS]), sprint(here[OURS], done)
+    pairs |= {name: (hard[name].group, hard[name].usual) for name in (FAILING, LABELS)}
+    if sprinted:
+        pairs[SOON] = (sprinted.reported, paper_runs(s, "Fashion-MNIST")["DSGD"])
+    return {name: (fresh(one), fresh(other)) for name, (one, other) in pairs.items()}
 
 
 @dataclass(frozen=True)
@@ -353,12 +392,13 @@ def groups(s: Settings, done: Done) -> list[Group]:
             found += attempts(one)
             for hard in hardships(one).values() if arena.main else ():
                 found += [hard.usual, hard.group]
-            at_floats = at_equal_floats(one, here["DSGD"], done) if arena.counted else None
+            at_floats = at_equal_floats(one, here, done) if arena.counted else None
             found += [] if at_floats is None else [*at_floats.trials, *at_floats.attempts]
         if arena.main:
             sprinted = sprint(here[OURS], done)
             for other in [*([sprinted] if sprinted else []), *variants(here[OURS], done).values()]:
                 found += [*other.trials, *other.attempts]
+            found += itertools.chain.from_iterable(with_fresh_seeds(here, arena.s, done).values())
     return found
 
 

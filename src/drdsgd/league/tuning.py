@@ -57,10 +57,8 @@ def search(
         new = [point for point in candidates if _key(point) not in known][: budget - len(found.tried)]
         scores = [score(point) for point in new]
         found.wanted = [point for point, value in zip(new, scores, strict=True) if value is None]
-        if found.wanted:
-            return found
         found.tried += [(point, value) for point, value in zip(new, scores, strict=True) if value is not None]
-        if len(found.tried) >= budget:
+        if found.wanted or len(found.tried) >= budget:
             break
     return found
 
