@@ -250,6 +250,27 @@ def gradient_tracking(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -
     return x
 
 
+def gt_adam(beta: float, beta2: float, averaging: Averaging) -> Plain:
+    """Algorithm 1 of Carnevale et al. with Adam's corrections, and everything averaged when it is new."""
+
+    def run(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
+        zeros = [torch.zeros_like(xi) for xi in x]
+        last = y = m = v = zeros
+        average_y, average_x = averaging(zeros), averaging(x)
+        for t in range(T):
+            new = [g(i, xi, t) for i, xi in enumerate(x)]
+            y = average_y([y[i] + new[i] - last[i] for i in range(len(x))], W(t), t)
+            last = new
+            m = [beta * m[i] + (1 - beta) * y[i] for i in range(len(x))]
+            v = [beta2 * v[i] + (1 - beta2) * y[i] ** 2 for i in range(len(x))]
+            c, c2 = 1 - beta ** (t + 1), 1 - beta2 ** (t + 1)
+            moved = [x[i] - eta(t) * (m[i] / c) / ((v[i] / c2) ** 0.5 + 1e-8) for i in range(len(x))]
+            x = average_x(moved, W(t), t)
+        return x
+
+    return run
+
+
 def d2(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
     """Algorithm 1 of Tang et al.: x^{t+1} = W (2 x^t - x^{t-1} - eta_t g^t + eta_{t-1} g^{t-1}), first a DSGD step."""
     before, gradients_before = x, [g(i, xi, 0) for i, xi in enumerate(x)]

@@ -89,6 +89,7 @@ class Experiment(BaseModel):
     loss_smoothing: Annotated[float, Field(gt=0, le=1)] | None = None
     weight_cap: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    second_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     compression: str | None = None
     gamma: Annotated[float, Field(gt=0, le=1)] | None = None
     clients: Count | None = None
@@ -247,7 +248,8 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         fields["devices"] = _devices(fields)
     K, T = fields["devices"], fields["rounds"]
     if all(isinstance(value, int) and 0 < value < LIMIT for value in (K, T)):
-        fields.setdefault("eta", math.sqrt(K / T))
+        own_eta = methods.default_eta(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
+        fields.setdefault("eta", own_eta or math.sqrt(K / T))
         fields.setdefault("batch_size", round(math.sqrt(K * T)))
     fields.setdefault("threads", default_threads())
     return fields

@@ -29,6 +29,7 @@ __all__ = [
     "Named",
     "Rule",
     "compressed_size",
+    "default_eta",
     "gamma_of",
     "name_of",
     "own_options",
@@ -56,6 +57,8 @@ class Rule:
     source: str
     make: Callable[[ModuleType, Experiment], Any]
     options: Options = field(default_factory=dict)
+    eta: float | None = None
+    """the step size by default, where that is not sqrt(K / T)"""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,12 @@ OPTIMIZERS: dict[str, Rule] = {
         "steps along a gossiped estimate of the mean gradient", "2 d",
         "Di Lorenzo and Scutari, 2016; Pu and Nedic, 2021", lambda o, e: o.gradient_tracking(_eta(e)),
     ),
+    "gt-adam": Rule(
+        "Adam along a gossiped estimate of the mean gradient; --eta 0.01", "2 d, or what --compression makes of it",
+        "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
+        lambda o, e: o.gt_adam(_eta(e), e.momentum, e.second_momentum, _exchange(o, e)),
+        {"momentum": 0.9, "second_momentum": 0.99, **_COMPRESSED}, eta=0.01,
+    ),
     "d2": Rule(
         "no bias by unlike data; constant W with least eigenvalue above -1/3", "d",
         "Tang, Lian, Yan, Zhang and Liu, ICML 2018", lambda o, e: o.d2(_eta(e)),
@@ -146,6 +155,9 @@ ALGORITHMS: dict[str, Named] = {
     "dsgdm": Named("DSGDm", "erm", "momentum", "Yu, Jin and Yang, ICML 2019"),
     "qg-dsgdm": Named("QG-DSGDm", "erm", "quasi-global-momentum", "Lin, Karimireddy, Stich and Jaggi, ICML 2021"),
     "gradient-tracking": Named("gradient tracking", "erm", "gradient-tracking", "Pu and Nedic, 2021"),
+    "gt-adam": Named(
+        "GTAdam", "erm", "gt-adam", "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023"
+    ),
     "d2": Named("D2", "erm", "d2", "Tang, Lian, Yan, Zhang and Liu, ICML 2018"),
     "exact-diffusion": Named("exact diffusion", "erm", "exact-diffusion", "Yuan, Ying, Zhao and Sayed, 2019"),
     "choco-sgd": Named("CHOCO-SGD", "erm", "choco", "Koloskova, Lin, Stich and Jaggi, ICLR 2020"),
@@ -158,6 +170,13 @@ ALGORITHMS: dict[str, Named] = {
             # averagings of short messages, as weights are of use only where models are much alike
             "mu": 1.0, "mu_schedule": "linear:0.1", "weights": "normalized", "loss_smoothing": 0.03,
             "weight_cap": 3.0, "compression": "quantize:4", "gamma": 1.0, "gossip_steps": 2,
+        },
+    ),
+    "dr-gt-adam": Named(
+        "DR-GTAdam", "kl-dro", "gt-adam", "this project",
+        {
+            "mu": 0.3, "weights": "normalized", "loss_smoothing": 0.1, "weight_cap": 3.0,
+            "compression": "quantize:4", "gamma": 1.0,
         },
     ),
 }  # fmt: skip
@@ -228,13 +247,17 @@ def sent_by(algorithm: str) -> str:
 
     >>> sent_by("dr-dsgd"), sent_by("dr-qgm"), sent_by("ad-gda")
     ('d', '2 (5/32 d + 1)', '5/32 d + K')
+    >>> sent_by("gt-adam"), sent_by("dr-gt-adam")
+    ('2 d', '2 x 5/32 d + 1')
     """
     loss, step = parts_of(algorithm, None, None)
     options, beside = own_options(algorithm, None, None), OBJECTIVES[loss].sends
     if beside.endswith(" if normalized"):
         beside = beside.removesuffix(" if normalized") if options["weights"] == "normalized" else ""
     compression = options.get("compression")
-    model = OPTIMIZERS[step].sends.partition(",")[0] if compression is None else compressed_size(compression)
+    model = OPTIMIZERS[step].sends.partition(",")[0]
+    if compression is not None:
+        model = ("2 x " if model == "2 d" else "") + compressed_size(compression)
     once, steps = f"{model} + {beside}" if beside else model, options["gossip_steps"]
     return once if steps is None else f"{steps} ({once})"
 
@@ -283,6 +306,15 @@ def own_options(algorithm: str, objective: str | None, optimizer: str | None) ->
     # how often a round gossips is nobody's own option, but an algorithm may have a default for it
     options = {"gossip_steps": None, **OBJECTIVES[loss].options, **OPTIMIZERS[step].options}
     return options | {name: value for name, value in ALGORITHMS[algorithm].options.items() if name in options}
+
+
+def default_eta(algorithm: str, objective: str | None, optimizer: str | None) -> float | None:
+    """The step size of one that has its own by default; else None, and it is the paper's sqrt(K / T).
+
+    >>> default_eta("dr-gt-adam", None, None), default_eta("dr-gt-adam", None, "dsgd")
+    (0.01, None)
+    """
+    return None if algorithm in SERVERS else OPTIMIZERS[parts_of(algorithm, objective, optimizer)[1]].eta
 
 
 def _eta(e: Experiment) -> float | Schedule:

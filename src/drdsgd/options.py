@@ -61,7 +61,7 @@ OPTIONS: dict[str, Option] = {
         optimizer=(str, f"another than the algorithm's: {', '.join(methods.OPTIMIZERS)}"),
         rounds=(int, "communication rounds T; default 300"),
         batch_size=(int, "samples per device and round, B; default sqrt(K T)"),
-        eta=(float, "step size; default sqrt(K / T)"),
+        eta=(float, "step size; default sqrt(K / T), of gt-adam 0.01"),
         eta_schedule=(
             str, "constant, linear[:END], cosine[:END] (END: part of eta), exponential:DECAY, warmup[:PART of T]"
         ),
@@ -92,6 +92,7 @@ OPTIONS: dict[str, Option] = {
     **_options(
         "Optimizer",
         momentum=(float, "part of the momentum that stays, in [0, 1); default 0.9"),
+        second_momentum=(float, "of gt-adam: part of the mean square that stays, in [0, 1); default 0.99"),
         compression=(str, "of messages: none, top:PART, random:PART or quantize:BITS; default quantize:4 of choco"),
         gamma=(
             float,
