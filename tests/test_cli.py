@@ -539,6 +539,12 @@ def test_a_disk_that_is_full_from_some_moment_on_loses_nothing(
     assert [m.round for m in records.read(tmp_path).metrics] == [0, 2, 4, 6]
 
 
+def test_a_finished_run_says_that_nothing_is_left_to_continue(tmp_path: Path) -> None:
+    assert "nothing is left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
+    again = drdsgd("train", "--resume", "--out", tmp_path)
+    assert again.status == 0 and f"{tmp_path} has finished its 6 rounds before; nothing is left to do" in again.err
+
+
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
     """As in `drdsgd --help | head -0`."""
     code = "import sys; from drdsgd.cli import main; sys.stdin.read(); main(['--help'])"

@@ -262,6 +262,8 @@ def train(
     e = experiment.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
+    if first and resume and records.Folder(folder).status == "finished":
+        print(f"{folder} has finished its {e.rounds} rounds before; nothing is left to do", file=sys.stderr)
     begun = [e]
 
     def watch(progress: Progress) -> None:
@@ -489,7 +491,7 @@ def algorithms() -> None:
                 console.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
     def about(name: str, rule: methods.Rule, sent: str) -> list[str]:
-        options = dict(rule.options)
+        options = dict(rule.options) | ({"eta": rule.eta} if rule.eta else {})
         if name in methods.SERVERS and experiment.has("local_steps", {"algorithm": name}):
             options["local_steps"] = 1
         return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
