@@ -62,15 +62,17 @@ def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: 
         assert floats == 30 * said
 
 
-@pytest.mark.parametrize("optimizer", ["choco", "momentum", "quasi-global-momentum"])
+@pytest.mark.parametrize("optimizer", ["choco", "momentum", "quasi-global-momentum", "gt-adam"])
 @pytest.mark.parametrize("compression", ["none", "quantize:2", "quantize:4", "quantize:8", "top:0.1", "random:0.25"])
 def test_compressed_models_are_as_small_as_is_said(compression: str, optimizer: str, tmp_path: Path) -> None:
-    """Twice that where a round gossips twice."""
+    """Twice that where a round gossips twice, and where gradients travel, too."""
+    messages = 2 if optimizer == "gt-adam" else 1
     for steps in (None, 2):
         fields = {"algorithm": "dsgd", "optimizer": optimizer, "compression": compression, "gossip_steps": steps}
         floats, d = sent(tmp_path / f"{steps}", **fields)
-        said = (steps or 1) * numbers(compressed_size(compression), d, 6)
-        assert said - 2 <= floats / 30 <= said + 2 * (steps or 1)  # bytes, blocks and entries are whole numbers
+        said = (steps or 1) * numbers(compressed_size(compression, messages), d, 6)
+        # bytes, blocks and entries are whole numbers
+        assert said - 2 * messages <= floats / 30 <= said + 2 * messages * (steps or 1)
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "erm"])
@@ -103,6 +105,11 @@ def test_any_objective_goes_with_any_optimizer() -> None:
             e = Experiment(**SMALL, algorithm="dsgd", objective=objective, optimizer=optimizer)
             made = make_algorithm(e)
             assert isinstance(made, Algorithm) and made.name == title(e)
+
+
+def test_adam_has_a_step_size_of_its_own() -> None:
+    assert Experiment(algorithm="dr-gt-adam").eta == Experiment(optimizer="gt-adam").eta == 0.01
+    assert Experiment(algorithm="dr-gt-adam", optimizer="dsgd", devices=4, rounds=16).eta == 0.5
 
 
 def test_uncompressed_messages_are_averaged_as_they_are() -> None:

@@ -27,7 +27,8 @@ NAMES = [
 OF_A_RUN = [
     "--objective", "--optimizer", "--rounds", "--batch-size", "--eta", "--eta-schedule", "--weight-decay",
     "--local-steps", "--mu", "--mu-schedule", "--weights", "--radius", "--tilt", "--q", "--dual-eta", "--dual-penalty",
-    "--loss-clip", "--loss-smoothing", "--weight-cap", "--momentum", "--compression", "--gamma", "--clients", "--pull",
+    "--loss-clip", "--loss-smoothing", "--weight-cap", "--momentum", "--second-momentum",
+    "--compression", "--gamma", "--clients", "--pull",
     "--shift-penalty", "--shift-eta", "--shift", "--devices", "--graph", "--p", "--mixing", "--gossip-steps",
     "--link-failures", "--dropouts", "--dataset", "--data-dir", "--model", "--partition", "--shards", "--alpha",
     "--heterogeneity", "--scaling", "--validation", "--random-labels", "--reference", "--eval-every",

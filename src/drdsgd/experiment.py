@@ -323,7 +323,7 @@ def _needs(name: str) -> str:
     """What one must choose for a field of some algorithms to do something.
 
     >>> _needs("q"), _needs("momentum")
-    ('--objective q-ffl or --algorithm q-fedavg', '--optimizer momentum or quasi-global-momentum')
+    ('--objective q-ffl or --algorithm q-fedavg', '--optimizer momentum or quasi-global-momentum or gt-adam')
     """
     tables = {
         "--objective": methods.OBJECTIVES,
@@ -541,7 +541,8 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
     from drdsgd import objectives, optimizers, servers
     from drdsgd.algorithms import Algorithm
 
-    if e.weight_decay is not None and e.weight_decay * e.eta >= 1:
+    scaled = methods.default_eta(e.algorithm, e.objective, e.optimizer) is not None  # by Adam, whatever its size
+    if e.weight_decay is not None and e.weight_decay * e.eta >= 1 and not scaled:
         raise InputError(
             f"--weight-decay {e.weight_decay}: with eta {e.eta:g} a round takes away all of a model; 0.0001 is usual"
         )

@@ -126,7 +126,8 @@ OPTIMIZERS: dict[str, Rule] = {
         "Di Lorenzo and Scutari, 2016; Pu and Nedic, 2021", lambda o, e: o.gradient_tracking(_eta(e)),
     ),
     "gt-adam": Rule(
-        "Adam along a gossiped estimate of the mean gradient; --eta 0.01", "2 d, or what --compression makes of it",
+        "Adam along a gossiped estimate of the mean gradient, all averaged when new",
+        "2 d, or what --compression makes of it",
         "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
         lambda o, e: o.gt_adam(_eta(e), e.momentum, e.second_momentum, _exchange(o, e)),
         {"momentum": 0.9, "second_momentum": 0.99, **_COMPRESSED}, eta=0.01,
@@ -248,7 +249,7 @@ def sent_by(algorithm: str) -> str:
     >>> sent_by("dr-dsgd"), sent_by("dr-qgm"), sent_by("ad-gda")
     ('d', '2 (5/32 d + 1)', '5/32 d + K')
     >>> sent_by("gt-adam"), sent_by("dr-gt-adam")
-    ('2 d', '2 x 5/32 d + 1')
+    ('2 d', '10/32 d + 1')
     """
     loss, step = parts_of(algorithm, None, None)
     options, beside = own_options(algorithm, None, None), OBJECTIVES[loss].sends
@@ -257,21 +258,22 @@ def sent_by(algorithm: str) -> str:
     compression = options.get("compression")
     model = OPTIMIZERS[step].sends.partition(",")[0]
     if compression is not None:
-        model = ("2 x " if model == "2 d" else "") + compressed_size(compression)
+        model = compressed_size(compression, 2 if model == "2 d" else 1)
     once, steps = f"{model} + {beside}" if beside else model, options["gossip_steps"]
     return once if steps is None else f"{steps} ({once})"
 
 
-def compressed_size(compression: str) -> str:
-    """How many numbers of 32 bits a compressed model of d has, but for its last block.
+def compressed_size(compression: str, messages: int = 1) -> str:
+    """How many numbers of 32 bits a compressed model of d has, but for its last block; or several such messages.
 
-    >>> compressed_size("quantize:4"), compressed_size("top:0.1")
-    ('5/32 d', '0.2 d')
+    >>> compressed_size("quantize:4"), compressed_size("top:0.1"), compressed_size("random:0.1", messages=2)
+    ('5/32 d', '0.2 d', '0.2 d')
     """
     kind, _, number = compression.partition(":")
     if kind == "quantize":
-        return f"{int(number) + 1}/32 d"  # a scale per 32 entries is one more bit of each
-    return {"top": f"{2 * float(number or 0):g} d", "random": f"{float(number or 0):g} d"}.get(kind, "d")
+        return f"{messages * (int(number) + 1)}/32 d"  # a scale per 32 entries is one more bit of each
+    part = messages * {"top": 2 * float(number or 0), "random": float(number or 0)}.get(kind, 1.0)
+    return "d" if part == 1 else f"{part:g} d"
 
 
 def gamma_of(compression: str) -> float:

@@ -70,7 +70,10 @@ OPTIONS: dict[str, Option] = {
     ),
     **_options(
         "Objective",
-        mu=(float, "robustness: small is worst case, large is average; default 6, of chi2-dro and dr-qgm 1"),
+        mu=(
+            float,
+            "robustness: small is worst case, large is average; default 6, of chi2-dro and dr-qgm 1, of dr-gt-adam 0.3",
+        ),
         mu_schedule=(str, "as --eta-schedule; linear:0.1 ends at a tenth of mu, as dr-qgm does; default constant"),
         weights=(
             str,
@@ -83,10 +86,12 @@ OPTIONS: dict[str, Option] = {
         dual_penalty=(float, "of ad-gda: holds weights near the reference; default 0.01"),
         loss_clip=(float, "bound on the loss that the weight is made from; default none"),
         loss_smoothing=(
-            float, "weights are made from a moving average of losses; part that is new; default none, of dr-qgm 0.03"
+            float, "weights are made from a moving average of losses; part that is new; default none, of "
+            "dr-qgm 0.03, of dr-gt-adam 0.1"
         ),
         weight_cap=(
-            float, "bound on a device's weight, in average devices' weights; default none, of dr-qgm and kl-ball 3"
+            float, "bound on a device's weight, in average devices' weights; default none, of kl-ball and "
+            "our own methods 3"
         ),
     ),
     **_options(
@@ -96,8 +101,8 @@ OPTIONS: dict[str, Option] = {
         compression=(str, "of messages: none, top:PART, random:PART or quantize:BITS; default quantize:4 of choco"),
         gamma=(
             float,
-            "how far models move to their neighbours' compressed ones, in (0, 1]; default 0.8, of dr-qgm 1, of top, "
-            "random and 2 bits less",
+            "how far models move to their neighbours' compressed ones, in (0, 1]; default 0.8, of our own methods 1, "
+            "of top, random and 2 bits less",
         ),
     ),
     **_options(

@@ -469,7 +469,7 @@ def _not_finite(
 def _cures(algorithm: Algorithm | ServerAlgorithm) -> str:
     if isinstance(algorithm, ServerAlgorithm):
         return "try a smaller eta"
-    smaller = "try a smaller eta or gamma" if algorithm.optimizer.keeps == COPIES else "try a smaller eta"
+    smaller = "try a smaller eta or gamma" if COPIES in algorithm.optimizer.keeps else "try a smaller eta"
     if algorithm.objective.gossips:  # its weights are bounded already, so it is steps that are too long
         return f"{smaller}, or --weight-cap 2, or less where there is one"
     return f"{smaller}, or for DR-DSGD a larger mu, --loss-clip or --weights normalized"

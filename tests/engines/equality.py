@@ -60,11 +60,15 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield name, Case(W, Algorithm(objective, optimizers.dsgd(0.2)))
     for name, row in OPTIMIZERS.items():
         yield name, Case(W, Algorithm(ROBUST, row.make(0.1), weight_decay=0.01))
-    quantized = optimizers.quasi_global_momentum(0.1, 0.9, optimizers.compressed(compression.quantized(4)))
-    yield "ours", Case(W, Algorithm(ROBUST, quantized))
-    yield "ours, gossiping twice", Case(mixing.repeated(W, 2), Algorithm(ROBUST, quantized))
-    # of which some processes get one message only
-    yield "ours on a star", Case(mixing.metropolis(graphs.star(K)), Algorithm(ROBUST, quantized))
+    short = optimizers.compressed(compression.quantized(4))
+    for name, quantized in {
+        "DR-QGM": optimizers.quasi_global_momentum(0.1, 0.9, short),
+        "DR-GTAdam": optimizers.gt_adam(0.1, exchange=short),
+    }.items():
+        yield name, Case(W, Algorithm(ROBUST, quantized))
+        yield f"{name}, gossiping twice", Case(mixing.repeated(W, 2), Algorithm(ROBUST, quantized))
+        # of which some processes get one message only
+        yield f"{name} on a star", Case(mixing.metropolis(graphs.star(K)), Algorithm(ROBUST, quantized))
     for name, changing in MIXINGS.items():
         yield f"{name}, tracking", Case(changing, Algorithm(ROBUST, optimizers.gradient_tracking(0.1)))
     for name, changing in (MIXINGS | DIRECTED_MIXINGS).items():

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drdsgd.errors import InputError, one_line
 from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
 from drdsgd.files import write_text
+from drdsgd.optimizers import COPIES
 from drdsgd.options import DATASETS, GRAPHS, spelling, unknown
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
@@ -150,6 +151,8 @@ def check(e: Experiment) -> None:
         name = methods.parts_of(e.algorithm, e.objective, e.optimizer)[1]
         cure = "--optimizer dsgd, momentum or quasi-global-momentum"
         if e.compression is not None:
+            cure = "--optimizer quasi-global-momentum with --compression none"
+        if algorithm.optimizer.keeps == COPIES:
             cure = "--gamma 1" if e.compression == "none" else "--compression none"
         raise InputError(
             f"{name} over a network: a lost message would spoil {algorithm.optimizer.keeps} for good; use {cure}"
