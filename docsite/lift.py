@@ -1,8 +1,8 @@
 r"""The first picture: how well 25 devices are served, round by round, by plain averaging and by this project's method.
 
     drdsgd compare --dataset fashion-mnist --devices 25 --seeds 1 --out runs/lift --algorithm dsgd \
-        --algorithm dr-qgm:eta_schedule=linear \
-        --algorithm dsgd:eta_schedule=linear --algorithm dr-qgm:objective=erm,eta_schedule=linear
+        --algorithm dr-gt-adam:eta_schedule=linear \
+        --algorithm dsgd:eta_schedule=linear --algorithm dr-gt-adam:objective=erm,eta_schedule=linear
     python -m docsite.lift runs/lift
 
 take some minutes, and write docs/lift.json (the numbers, from the runs' folders) and docs/lift.svg (drawn from them).
@@ -29,10 +29,10 @@ __all__ = ["alt", "caption", "drawn", "main", "measured"]
 DOCS = Path(__file__).parent.parent / "docs"
 SIDES = {
     "dsgd": ("DSGD", "plain averaging", "the worst device is left behind"),
-    "dr-qgm-eta_schedule=linear": ("DR-QGM", "our method", "the worst device comes along"),
+    "dr-gt-adam-eta_schedule=linear": ("DR-GTAdam", "our method", "the worst device comes along"),
 }
 # how much of it is not robustness
-WITHOUT_WEIGHTS = ("dsgd-eta_schedule=linear", "dr-qgm-objective=erm-eta_schedule=linear")
+WITHOUT_WEIGHTS = ("dsgd-eta_schedule=linear", "dr-gt-adam-objective=erm-eta_schedule=linear")
 
 WIDTH, HEIGHT = 430, 400  # of one side
 LEFT, TOP, PITCH, BAR, TALL = 24, 90, 11.6, 9, 224  # its bars: where they are, how far apart, how wide, what 100 % is
@@ -88,10 +88,10 @@ def caption(numbers: dict[str, Any]) -> str:
         f"One run each (seed {of['seed']}) on Fashion-MNIST: {of['devices']} devices with {of['shards']} shards each, "
         f"a random graph (p = {of['p']}), {numbers['rounds'][-1]} rounds; the mean of all models, on each device's own "
         f"test samples. DSGD has the paper's step, and its worst device goes up and down: {min(late):.0f} to "
-        f"{max(late):.0f} % in the last 100 rounds. DR-QGM (`dr-qgm`, with steps that fall to zero) sends "
+        f"{max(late):.0f} % in the last 100 rounds. DR-GTAdam (`dr-gt-adam`, with steps that fall to zero) sends "
         f"{sent[dsgd] / sent[ours]:.1f} times less. {part} of the lift in this run is optimisation: such steps "
-        f"alone bring the worst device of DSGD to {steps:.1f} %, and DR-QGM in which all devices count alike brings it "
-        f"to {alike:.1f} %, against {min(accuracy[ours][-1]):.1f} % with the robust weights."
+        f"alone bring the worst device of DSGD to {steps:.1f} %, and DR-GTAdam in which all devices count alike brings "
+        f"it to {alike:.1f} %, against {min(accuracy[ours][-1]):.1f} % with the robust weights."
     )
 
 
