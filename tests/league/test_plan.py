@@ -171,7 +171,7 @@ def test_a_variant_is_ours_with_one_thing_in_another_way_and_a_step_of_its_own(n
     chosen = plan.variants(one, done)[name].reported
     assert chosen.ready and chosen.example.eta == variant.trials[1].example.eta
     changed = {key for key, value in chosen.example if value != getattr(usual, key)} - {"eta"}
-    assert set(plan.VARIANTS[name]) <= changed and chosen.example.rounds == usual.rounds
+    assert {*plan.VARIANTS[name]} - {"eta"} <= changed and chosen.example.rounds == usual.rounds
     algorithm = make_algorithm(chosen.example)
     assert isinstance(algorithm, Algorithm)
     algorithm.check(make_mixing(chosen.example, make_graph(chosen.example)))
@@ -229,7 +229,7 @@ def test_goals_that_are_reached_and_that_are_not() -> None:
         near, paper, others = (list(claim.findings.values()) for claim in found[:3])
         assert [finding.verdict for finding in near] == ["holds", "does not hold"]
         assert [finding.verdict for finding in paper] == ["holds", "does not hold"]
-        assert others[0].verdict == verdict and len(others) == 22
+        assert others[0].verdict == verdict and len(others) == 25
     far = ending({**dict.fromkeys(everybody, 50.0), **worst, OURS: 40.0})
     assert goals.goals(S, far)[0].findings[LIMIT].verdict == "does not hold"
 
@@ -254,7 +254,7 @@ def claim_of(done: Done) -> Finding:
     """On how many rounds ours needs."""
     claim = goals.goals(S, done)[3]
     assert claim.paper == "5 times"
-    return claim.findings["worst"]
+    return claim.findings["in a hurry"]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_rounds_to_fifty_percent(ours: int | None, dsgd: int | None, verdict: st
     one = plan.place(ARENA, BY_NAME[OURS], done)
     assert claim_of(done).verdict == "not run yet"
     for group in (sprinted := plan.sprint(one, done) or pytest.fail("it is tuned")).trials:
-        assert group.example.rounds == 100 and group.example.batch_size == 87
+        assert group.example.rounds == 60 and group.example.batch_size == 87
         done |= finished(group, 50.0)
     done |= reaching((plan.sprint(one, done) or sprinted).reported, ours)
     done |= reaching(plan.paper_runs(S, "Fashion-MNIST")["DSGD"], dsgd)
@@ -313,16 +313,17 @@ def test_fresh_seeds_are_none_that_were_looked_at_and_nothing_else_differs() -> 
         for group in (one, other):  # the same as with the seeds that are reported
             assert group.ready and group.example.model_copy(update={"seed": 0}) in known
             assert group in plan.groups(S, done), name
-    for one, other in list(pairs.values())[:6]:
+    for one, other in list(pairs.values())[:8]:
         done |= finished(one, 70.0) | finished(other, 60.0)
     for worst, name in ((69.0, plan.FAILING), (20.0, plan.LABELS)):
         hard, usual = pairs[name]
         done |= finished(usual, 70.0) | finished(hard, worst)
     soon, dsgd = pairs[plan.SOON]
-    done |= finished(soon, 60.0) | finished(dsgd, 60.0)  # both at once
+    done |= finished(soon, 60.0) | finished(dsgd, 60.0)
     claim = goals.goals(S, done)[-2]
     assert "seeds 2 to 3" in claim.rule
-    expected = ["holds"] * 2 + ["does not hold"] * 2 + ["holds"] * 2 + ["holds", "does not hold", "does not hold"]
+    # ours is over in a fifth of the rounds
+    expected = ["holds"] * 2 + ["does not hold"] * 2 + ["holds"] * 4 + ["holds", "does not hold", "holds"]
     assert [finding.verdict for finding in claim.findings.values()] == expected
 
 
@@ -336,4 +337,4 @@ def test_cifar_goes_with_a_handful_and_fewer_seeds() -> None:
     findings = goals.goals(Settings(), done)[-1].findings
     assert findings["DSGD, the paper's eta"].verdict == "does not hold"
     assert all(finding.verdict == "holds" for name, finding in findings.items() if name != "DSGD, the paper's eta")
-    assert len(findings) == 6
+    assert len(findings) == 8

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["ENTRANTS", "LIMIT", "OURS", "POOLED", "Entrant", "Kind"]
+__all__ = ["ENTRANTS", "LIMIT", "OURS", "PLAIN", "POOLED", "Entrant", "Kind"]
 
 Kind = Literal["without a server", "ours", "with a server", "another problem", "pooled"]
 
@@ -42,9 +42,12 @@ _FOUR_BITS = {"compression": "quantize:4", "gamma": 1.0}
 _MOMENTUM: Mapping[str, Sequence[Any]] = {"momentum": (0.9, 0.8, 0.5)}
 # of weights that are normalised by gossip; the KL ball has it anyway
 _CAP: Mapping[str, Sequence[Any]] = {"weight_cap": (None, 3.0)}
-# our own, what is possible at all, and what would be with our own weights
-OURS, LIMIT, POOLED = "DR-QGM", "pooled data, group DRO", "pooled data, as DR-QGM"
-_OWN: Mapping[str, Sequence[Any]] = {"mu": (1.0, 3.0, 0.3), "loss_smoothing": (0.03, 0.1)}
+# our own, it without its weights, what is possible at all, and what would be with our own steps and weights
+OURS, PLAIN = "DR-GTAdam", "GTAdam, 4 bits"
+LIMIT, POOLED = "pooled data, group DRO", "pooled data, as DR-GTAdam"
+_OWN: Mapping[str, Sequence[Any]] = {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.1, 0.03)}
+_QGM: Mapping[str, Sequence[Any]] = {"mu": (1.0, 3.0, 0.3), "loss_smoothing": (0.03, 0.1)}
+_ADAM: Mapping[str, Sequence[Any]] = {"momentum": (0.9, 0.8), "second_momentum": (0.99, 0.95)}
 
 
 def _gossip(name: str, axes: Mapping[str, Sequence[Any]] | None = None, **fields: Any) -> Entrant:
@@ -74,9 +77,12 @@ ENTRANTS: tuple[Entrant, ...] = (
     _gossip("DSGDm", {"momentum": (0.9, 0.5)}, algorithm="dsgdm"),
     _gossip("QG-DSGDm", _MOMENTUM, algorithm="qg-dsgdm"),
     _gossip("QG-DSGDm, 4 bits", _MOMENTUM, algorithm="qg-dsgdm", **_FOUR_BITS),
-    # ours, but for the weights
+    # DR-QGM, but for the weights
     _gossip("QG-DSGDm, 4 bits, averaged twice", _MOMENTUM, algorithm="qg-dsgdm", gossip_steps=2, **_FOUR_BITS),
     _gossip("gradient tracking", algorithm="gradient-tracking"),
+    _gossip("GTAdam", _ADAM, algorithm="gt-adam"),
+    # ours, but for the weights
+    _gossip(PLAIN, _ADAM, algorithm="gt-adam", **_FOUR_BITS),
     _gossip("D2", algorithm="d2"),
     _gossip("exact diffusion", algorithm="exact-diffusion"),
     _gossip("CHOCO-SGD, 4 bits", {"gamma": (1.0, 0.8, 0.4)}, algorithm="choco-sgd"),
@@ -85,7 +91,8 @@ ENTRANTS: tuple[Entrant, ...] = (
     _gossip("MATCHA, half of the links", algorithm="dsgd", mixing="matcha:0.5"),
     _gossip("random matchings", algorithm="dsgd", mixing="matchings"),
     _gossip("5 local steps", algorithm="dsgd", local_steps=5),
-    Entrant(OURS, "ours", {"algorithm": "dr-qgm"}, _OWN),
+    Entrant("DR-QGM", "ours", {"algorithm": "dr-qgm"}, _QGM),
+    Entrant(OURS, "ours", {"algorithm": "dr-gt-adam"}, _OWN),
     _server("FedAvg", "fedavg"),
     _server("AFL", "afl", {"dual_eta": (0.01, 0.003, 0.03)}),
     _server("DRFA", "drfa", {"dual_eta": (0.01, 0.003, 0.03)}),
@@ -100,7 +107,5 @@ ENTRANTS: tuple[Entrant, ...] = (
         {"algorithm": "qg-dsgdm", "objective": "kl-dro", "graph": "complete", **_NORMALIZED},
         {"mu": (0.3, 0.1, 1.0, 0.03), "loss_smoothing": (0.03, 0.1), "weight_cap": (3.0, 25.0)},
     ),
-    Entrant(
-        POOLED, "pooled", {"algorithm": "dr-qgm", "graph": "complete", "compression": "none", "gossip_steps": 1}, _OWN
-    ),
+    Entrant(POOLED, "pooled", {"algorithm": "dr-gt-adam", "graph": "complete", "compression": "none"}, _OWN),
 )  # fmt: skip

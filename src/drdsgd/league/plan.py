@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drdsgd.league.entrants import ENTRANTS, LIMIT, OURS, POOLED, Entrant
+from drdsgd.league.entrants import ENTRANTS, LIMIT, OURS, PLAIN, POOLED, Entrant
 from drdsgd.league.tuning import Point, Search, rounded, search
 from drdsgd.methods import SERVERS
 from drdsgd.paper import fig4
@@ -67,19 +67,19 @@ GRAPHS: dict[str, dict[str, Any]] = {
 TRIALS: dict[DataName, int] = {"Fashion-MNIST": 12, "CIFAR-10": 6}
 TUNING_SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
 # a run on CIFAR-10 takes as long as twelve on Fashion-MNIST: a handful of entrants, on the first graph, and three seeds
-HANDFUL = ("DSGD", "AD-GDA", "QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", OURS, LIMIT)
+HANDFUL = ("DSGD", "AD-GDA", "QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", PLAIN, "DR-QGM", OURS, LIMIT)
 HANDFUL_SEEDS = 3
 # multiples of the step size at equal rounds that are tried where something else is changed
 AGAIN = (1.0, 0.5, 2.0)
 # how often a shorter step is taken because a reported run failed, and which part of its first loss a run that has not
 # failed ends below: one whose units are all dead ends at log 10, a little below where it began
 SHORTER, LEARNT = 3, 0.9
-# which part of the rounds ours gets where it is asked how soon it is at 50 %; a fifth, as is wanted, was tried first,
-# and is too few: most runs do not get there
-SPRINT = 3
 SOON = "rounds to 50 %"
-# who is nearest to ours at equal floats, and so meets it again with seeds that nobody had looked at when ours was made
-NEAREST = ("QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice")
+# ours in a hurry, where it is asked how soon it is at 50 %: so many times fewer rounds, and what was soonest on
+# validation data of seeds that appear nowhere else
+SPRINT, HURRIED = 5, {"mu": 1.0, "gossip_steps": 2}
+# who is nearest to ours at equal floats, and so meets it again with seeds with which nothing was chosen
+NEAREST = ("QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", PLAIN, "DR-QGM")
 # the graph on which goals are set
 MAIN = "Erdős–Rényi, p = 0.3"
 # what may happen to a method, and which ones it happens to
@@ -90,19 +90,18 @@ HARDSHIPS: dict[str, dict[str, Any]] = {
     LABELS: {"random_labels": 1},
     UNCAPPED: {"random_labels": 1, "weight_cap": 1e6},
 }
-SUFFER = ("DSGD", "QG-DSGDm", OURS)
+SUFFER = ("DSGD", "QG-DSGDm", "DR-QGM", OURS)
 # ours with one thing in another way: what each part of it is good for, and what was tried in its place
 VARIANTS: dict[str, dict[str, Any]] = {
     "all devices count alike": {"objective": "erm", "mu": None, "loss_smoothing": None},
     "loss not smoothed": {"loss_smoothing": 1.0},
     "weights not capped": {"weight_cap": 1e6},
-    "mu does not fall": {"mu": 0.3, "mu_schedule": "constant"},
-    "averaged once per round": {"gossip_steps": 1},
-    "averaged four times per round": {"gossip_steps": 4},
+    "mu falls from 1 to 0.1": {"mu": 1.0, "mu_schedule": "linear:0.1"},
+    "averaged twice per round": {"gossip_steps": 2},
     "messages not compressed": {"compression": "none"},
-    "gradients tracked, no momentum": {"optimizer": "gradient-tracking"},
+    "gradients tracked, no Adam": {"optimizer": "gradient-tracking", "eta": None},
     "a KL ball, mu found on the way": {"objective": "kl-ball", "mu": None},
-    "chi-square in place of KL": {"objective": "chi2-dro"},
+    "chi-square in place of KL": {"objective": "chi2-dro", "mu": 1.0},
     "q-FFL in place of KL": {"objective": "q-ffl", "mu": None},
     "dual ascent, as AD-GDA": {"objective": "ad-gda", "mu": None},
 }
@@ -269,7 +268,10 @@ class Again:
 
 def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
     """With these changes to what was chosen, and the best of three step sizes."""
-    arena, points = one.arena, [{**tuned, "eta": rounded(m * tuned["eta"]), **changes} for m in AGAIN]
+    arena, changed = one.arena, {**tuned, **changes}
+    if changed["eta"] is None:  # another method, whose own default is where to begin
+        changed["eta"] = Group.of(arena.s, {**arena.fields(one.entrant), **changed}).example.eta
+    points = [{**changed, "eta": rounded(m * changed["eta"])} for m in AGAIN]
     trials = tuple(trial(arena, one.entrant, point) for point in points)
     scores = [score(group.runs(done), group) for group in trials]
 
@@ -296,11 +298,11 @@ def at_equal_floats(one: Place, here: Mapping[str, Place], done: Done) -> Again 
 
 
 def sprint(one: Place, done: Done) -> Again | None:
-    """A third of the rounds, with steps that fall to zero in these; None before it is tuned."""
+    """Ours in a hurry, with steps that fall to zero in these rounds; None before it is tuned."""
     if one.tuned is None:
         return None
     usual = at_equal_rounds(one).example  # and evaluated as often, as that decides where a round is the first
-    changes = {"rounds": max(1, usual.rounds // SPRINT), "batch_size": usual.batch_size}
+    changes = {**HURRIED, "rounds": max(1, usual.rounds // SPRINT), "batch_size": usual.batch_size}
     return again(one, one.tuned, done, eval_every=min(usual.eval_every, changes["rounds"]), **changes)
 
 
@@ -396,9 +398,10 @@ def groups(s: Settings, done: Done) -> list[Group]:
             found += [] if at_floats is None else [*at_floats.trials, *at_floats.attempts]
         if arena.main:
             sprinted = sprint(here[OURS], done)
-            for other in [*([sprinted] if sprinted else []), *variants(here[OURS], done).values()]:
-                found += [*other.trials, *other.attempts]
+            found += [] if sprinted is None else [*sprinted.trials, *sprinted.attempts]
             found += itertools.chain.from_iterable(with_fresh_seeds(here, arena.s, done).values())
+            for other in variants(here[OURS], done).values():
+                found += [*other.trials, *other.attempts]
     return found
 
 
