@@ -540,9 +540,9 @@ def test_a_disk_that_is_full_from_some_moment_on_loses_nothing(
 
 
 def test_a_finished_run_says_that_nothing_is_left_to_continue(tmp_path: Path) -> None:
-    assert "nothing is left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
+    assert "nothing was left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
     again = drdsgd("train", "--resume", "--out", tmp_path)
-    assert again.status == 0 and f"{tmp_path} has finished its 6 rounds before; nothing is left to do" in again.err
+    assert again.status == 0 and f"{tmp_path} had finished its 6 rounds before: nothing was left to do" in again.err
 
 
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:

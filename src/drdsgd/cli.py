@@ -262,8 +262,7 @@ def train(
     e = experiment.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
-    if first and resume and records.Folder(folder).status == "finished":
-        print(f"{folder} has finished its {e.rounds} rounds before; nothing is left to do", file=sys.stderr)
+    over = resume and not log and records.Folder(folder).status == "finished"
     begun = [e]
 
     def watch(progress: Progress) -> None:
@@ -292,6 +291,8 @@ def train(
             raise
         _show([record])
         print(f"report: {report.write([folder], folder / 'report.html')}")
+    if over:
+        print(f"{folder} had finished its {e.rounds} rounds before: nothing was left to do", file=sys.stderr)
     if record.status == "diverged":  # before, and now shown again
         raise typer.Exit(1)
 
