@@ -42,6 +42,7 @@ __all__ = [
     "make_graph",
     "make_mixing",
     "make_model",
+    "method_defaults",
     "title",
     "warning",
 ]
@@ -237,7 +238,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
             if own[name] is not None:
                 fields.setdefault(name, own[name])
         elif name in fields:
-            raise does_nothing(name, _needs(name))
+            raise does_nothing(name, _needs(name, fields["algorithm"]))
     if "compression" in fields:
         fields.setdefault("gamma", methods.gamma_of(str(fields["compression"])))
     elif "gamma" in fields:
@@ -248,11 +249,22 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
         fields["devices"] = _devices(fields)
     K, T = fields["devices"], fields["rounds"]
     if all(isinstance(value, int) and 0 < value < LIMIT for value in (K, T)):
-        own_eta = methods.default_eta(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
-        fields.setdefault("eta", own_eta or math.sqrt(K / T))
+        parts = (fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
+        fields.setdefault("eta", methods.default_eta(*parts, str(fields["model"])) or math.sqrt(K / T))
         fields.setdefault("batch_size", round(math.sqrt(K * T)))
     fields.setdefault("threads", default_threads())
     return fields
+
+
+def method_defaults(e: Experiment) -> dict[str, Any]:
+    """What the experiment's method has by default: its own options, and the step size.
+
+    >>> method_defaults(Experiment(algorithm="dr-gt-adam", eta=0.02))["eta"]
+    0.01
+    """
+    parts = (e.algorithm, e.objective, e.optimizer)
+    eta = methods.default_eta(*parts, e.model) or math.sqrt(e.devices / e.rounds)
+    return {**methods.own_options(*parts), "eta": eta}
 
 
 def warning(e: Experiment) -> str:
@@ -299,7 +311,7 @@ def folder_of(dataset: str, rank: int | None = None) -> Path:
 def _check_dataset(name: object) -> None:
     """Refuse a name that is neither a known data set nor a folder."""
     if name not in DATASETS and not folder_of(str(name)).is_dir():
-        raise InputError(f"--dataset {name}: {unknown(str(name), DATASETS)} and there is no such folder")
+        raise InputError(f"--dataset {name}: no such folder, and {unknown(str(name), DATASETS)}")
 
 
 def _check_algorithm(fields: dict[str, Any]) -> None:
@@ -319,11 +331,11 @@ def _check_algorithm(fields: dict[str, Any]) -> None:
             del fields[field]
 
 
-def _needs(name: str) -> str:
+def _needs(name: str, algorithm: str) -> str:
     """What one must choose for a field of some algorithms to do something.
 
-    >>> _needs("q"), _needs("momentum")
-    ('--objective q-ffl or --algorithm q-fedavg', '--optimizer momentum or quasi-global-momentum or gt-adam')
+    >>> _needs("q", "dsgd"), _needs("momentum", "afl")
+    ('--objective q-ffl or --algorithm q-fedavg', 'a method without a server, unlike afl')
     """
     tables = {
         "--objective": methods.OBJECTIVES,
@@ -331,6 +343,8 @@ def _needs(name: str) -> str:
         "--algorithm": methods.SERVERS,
     }
     having = {option: [rule for rule in table if name in table[rule].options] for option, table in tables.items()}
+    if algorithm in methods.SERVERS and not having["--algorithm"]:  # which has no parts that one could choose
+        return f"a method without a server, unlike {algorithm}"
     return " or ".join(f"{option} {' or '.join(some)}" for option, some in having.items() if some)
 
 
@@ -368,7 +382,7 @@ def make_graph(e: Experiment) -> nx.Graph:
     if e.graph in kinds:
         return kinds[e.graph](e.devices)
     if not Path(e.graph).exists():
-        raise InputError(f"--graph {e.graph}: {unknown(e.graph, GRAPHS)} and there is no such file")
+        raise InputError(f"--graph {e.graph}: no such file, and {unknown(e.graph, GRAPHS)}")
     return graphs.check(graphs.from_file(Path(e.graph)), e.devices)
 
 
@@ -541,7 +555,8 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
     from drdsgd import objectives, optimizers, servers
     from drdsgd.algorithms import Algorithm
 
-    scaled = methods.default_eta(e.algorithm, e.objective, e.optimizer) is not None  # by Adam, whatever its size
+    own_eta = methods.default_eta(e.algorithm, e.objective, e.optimizer, e.model)
+    scaled = own_eta is not None  # by Adam, whatever its size
     if e.weight_decay is not None and e.weight_decay * e.eta >= 1 and not scaled:
         raise InputError(
             f"--weight-decay {e.weight_decay}: with eta {e.eta:g} a round takes away all of a model; 0.0001 is usual"

@@ -84,9 +84,11 @@ NEAREST = ("QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", PLAIN, "DR-QG
 MAIN = "Erdős–Rényi, p = 0.3"
 # what may happen to a method, and which ones it happens to
 FAILING, LABELS = "20 % of links fail", "one device has random labels"
+TWICE, TWO = f"{FAILING}, averaged twice per round", {"gossip_steps": 2}
 UNCAPPED = f"{LABELS}, weights not capped"
 HARDSHIPS: dict[str, dict[str, Any]] = {
     FAILING: {"link_failures": 0.2},
+    TWICE: {"link_failures": 0.2, **TWO},
     LABELS: {"random_labels": 1},
     UNCAPPED: {"random_labels": 1, "weight_cap": 1e6},
 }
@@ -97,7 +99,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "loss not smoothed": {"loss_smoothing": 1.0},
     "weights not capped": {"weight_cap": 1e6},
     "mu falls from 1 to 0.1": {"mu": 1.0, "mu_schedule": "linear:0.1"},
-    "averaged twice per round": {"gossip_steps": 2},
+    "averaged twice per round": TWO,
     "messages not compressed": {"compression": "none"},
     "gradients tracked, no Adam": {"optimizer": "gradient-tracking", "eta": None},
     "a KL ball, mu found on the way": {"objective": "kl-ball", "mu": None},
@@ -175,14 +177,14 @@ def trial(arena: Arena, entrant: Entrant, point: Point) -> Group:
 
 
 def score(runs: Sequence[Kept], group: Group) -> float | None:
-    """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run diverged.
+    """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run failed.
 
     Below the floor the worst is luck, and the average decides.
     """
     if len(runs) < len(group.experiments):
         return None
     worst, average = (ends(runs, "consensus", measure) for measure in ("worst", "average"))
-    if len(worst) < len(runs):
+    if any(map(failed, runs)):
         return -math.inf
     return max(FLOOR, statistics.fmean(worst.values())) + 1e-3 * statistics.fmean(average.values())
 
@@ -348,7 +350,7 @@ def with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> dict
     pairs |= {f"{name}, the paper's eta": (ours, group) for name, group in paper_runs(s, "Fashion-MNIST").items()}
     pairs |= {name: (counted, reported(here[name], here, done)[-1]) for name in NEAREST if name in here}
     hard, sprinted = hardships(here[OURS]), sprint(here[OURS], done)
-    pairs |= {name: (hard[name].group, hard[name].usual) for name in (FAILING, LABELS)}
+    pairs |= {name: (hard[name].group, hard[name].usual) for name in (FAILING, TWICE, LABELS)}
     if sprinted:
         pairs[SOON] = (sprinted.reported, paper_runs(s, "Fashion-MNIST")["DSGD"])
     return {name: (fresh(one), fresh(other)) for name, (one, other) in pairs.items()}
@@ -366,19 +368,22 @@ def hardships(one: Place) -> dict[str, Hardship]:
     """What an entrant has to bear, with what was chosen at equal rounds; what does nothing to it is left out.
 
     Compressed messages need the same W in every round, so where links fail they are not compressed, nor are those of
-    the runs that these are held against.
+    the runs that these are held against; and these average as often per round.
     """
     usual = at_equal_rounds(one).example
-    capped, whole = usual.weight_cap is not None, {"compression": "none"} if usual.compression else {}
+    capped, once = usual.weight_cap is not None, usual.gossip_steps is None
+    whole = {"compression": "none"} if usual.compression else {}
 
     def bearing(fields: Mapping[str, Any]) -> Hardship:
-        both = whole if "link_failures" in fields else {}
-        return Hardship(at_equal_rounds(one, **fields, **both), at_equal_rounds(one, **both))
+        both = {**(whole if "link_failures" in fields else {}), **(TWO if "gossip_steps" in fields else {})}
+        return Hardship(at_equal_rounds(one, **{**fields, **both}), at_equal_rounds(one, **both))
 
     return {
         name: bearing(fields)
         for name, fields in HARDSHIPS.items()
-        if one.entrant.name in SUFFER and (capped or "weight_cap" not in fields)
+        if one.entrant.name in SUFFER
+        and (capped or "weight_cap" not in fields)
+        and (once or "gossip_steps" not in fields)
     }
 
 
