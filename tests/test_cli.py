@@ -186,8 +186,8 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         (["--dataset", "digits", "--devices", "600", "--partition", "iid"], "test"),
         (["--graph", "grid", "--devices", "7"], "a grid needs K = rows * columns, but K=7 is prime"),
         (["--devices", "100", "--p", "0.001"], "raise p"),
-        (["--graph", "rign"], "--graph rign: unknown, did you mean ring? and there is no such file"),
-        (["--dataset", "digit"], "--dataset digit: unknown, did you mean digits? and there is no such folder"),
+        (["--graph", "rign"], "--graph rign: no such file, and unknown, did you mean ring?"),
+        (["--dataset", "digit"], "--dataset digit: no such folder, and unknown, did you mean digits?"),
         (
             ["--dataset", "fashionmnist", "--shards", "2"],
             "--dataset fashionmnist: unknown, did you mean fashion-mnist?",

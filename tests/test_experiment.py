@@ -142,6 +142,10 @@ def test_replace_changes_a_field_and_keeps_the_others() -> None:
         ({"algorithm": "dsgd", "loss_clip": 3.0}, "--loss-clip 3.0 does nothing here: it needs --objective kl-dro or"),
         ({"algorithm": "dsgd", "weights": "normalized"}, "--weights normalized does nothing here: it needs --obj"),
         ({"algorithm": "dsgd", "q": 1.0}, "--q 1.0 does nothing here: it needs --objective q-ffl or --algorithm"),
+        (
+            {"algorithm": "afl", "mu": 3.0},
+            "--mu 3.0 does nothing here: it needs a method without a server, unlike afl;",
+        ),
         ({"algorithm": "fedavg", "optimizer": "d2"}, "--optimizer d2 does nothing here: it needs an algorithm without"),
         ({"algorithm": "afl", "local_steps": 2}, "--local-steps 2 does nothing here: it needs an algorithm other than"),
         ({"algorithm": "dsgd", "clients": 5}, "--clients 5 does nothing here: it needs --algorithm fedavg or drfa"),
@@ -157,7 +161,7 @@ def test_replace_changes_a_field_and_keeps_the_others() -> None:
         ),
         ({"partition": "iid", "shards": 2}, "--shards 2 does nothing here: it needs --partition shards"),
         ({"alpha": 0.5}, "--alpha 0.5 does nothing here: it needs --partition dirichlet"),
-        ({"dataset": "digit", "shards": 2}, "--dataset digit: unknown, did you mean digits? and there is no such"),
+        ({"dataset": "digit", "shards": 2}, "--dataset digit: no such folder, and unknown, did you mean digits?"),
     ],
 )
 def test_a_field_that_does_nothing_is_refused(fields: dict[str, Any], says: str) -> None:
@@ -240,7 +244,7 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
     assert make_graph(Experiment(graph=str(file))).number_of_edges() == 2
     with pytest.raises(InputError, match="3 nodes"):
         make_graph(Experiment(graph=str(file), devices=4))
-    with pytest.raises(InputError, match=r"--graph rign: unknown, did you mean ring\? and there is no such file"):
+    with pytest.raises(InputError, match=r"--graph rign: no such file, and unknown, did you mean ring\?"):
         make_graph(Experiment(graph="rign"))
 
 
@@ -318,7 +322,7 @@ def test_your_own_folder(tmp_path: Path) -> None:
     assert make_data(Experiment(dataset=str(folder))).train.sizes.tolist() == [8, 9, 10]
     with pytest.raises(InputError, match=r"--devices 5: the folder .* holds data for 3 devices"):
         make_data(Experiment(dataset=str(folder), devices=5))
-    with pytest.raises(InputError, match="--dataset digit: unknown, did you mean digits"):
+    with pytest.raises(InputError, match="--dataset digit: no such folder, and unknown, did you mean digits"):
         make_data(Experiment(dataset="digit"))
 
 

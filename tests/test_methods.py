@@ -24,7 +24,7 @@ from drdsgd.methods import (
     scheduled,
     sent_by,
 )
-from drdsgd.options import OPTIONS
+from drdsgd.options import OPTIONS, spelling
 from drdsgd.runs import check, run
 from tests.program import drdsgd
 
@@ -140,7 +140,7 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         (
             {"optimizer": "choco", "dropouts": 0.1},
             "compression needs the same W in every round: what it keeps of the last round fits no other W; use "
-            "--compression none with --gamma 1, or a mixing that does not change",
+            "--compression none with gamma 1, its default then, or a mixing that does not change",
         ),
         ({"algorithm": "dr-qgm", "link_failures": 0.2}, "compression needs the same W in every round"),
         (
@@ -278,11 +278,29 @@ def test_the_command_lists_them_all() -> None:
     assert "--graph and --p only count the devices" in said.out
 
 
+def test_of_one_method_the_command_says_all_defaults() -> None:
+    said = drdsgd("algorithms", "dr-gt-adam")
+    assert said.status == 0 and "fedavg" not in said.out
+    defaults = next(line for line in said.out.splitlines() if "--mu 0.3" in line)
+    for name, value in own_options("dr-gt-adam", None, None).items():
+        assert f"{spelling(name)}{'' if value is None else f' {value}'}" in defaults
+    assert "--eta 0.01 (for mlp and logistic, else 0.0025)" in defaults
+    wrong = drdsgd("algorithms", "kl-dor")
+    assert (wrong.status, wrong.err) == (2, "drdsgd: kl-dor: unknown, did you mean kl-dro?\n")
+
+
+def test_a_cnn_has_shorter_steps_of_adam_by_default() -> None:
+    etas = [Experiment(algorithm="gt-adam", model=model).eta for model in ("mlp:8", "logistic", "cnn", "my.own:model")]
+    assert etas == [0.01, 0.01, 0.0025, 0.0025]
+    assert Experiment(algorithm="gt-adam", dataset="cifar10").eta == 0.0025
+    assert Experiment(algorithm="dsgd", model="cnn", devices=10, rounds=40).eta == 0.5
+
+
 # ------------------------------------------------------------------- schedules
 
 
-def eta(spelling: str, t: int) -> float:
-    made = scheduled("eta", 0.5, spelling, 100)
+def eta(spelled: str, t: int) -> float:
+    made = scheduled("eta", 0.5, spelled, 100)
     return made(t) if callable(made) else made
 
 

@@ -64,7 +64,7 @@ COMMANDS = {
         "--link-failures",
         "--dropouts",
     ],
-    "algorithms": [],
+    "algorithms": ["name"],
     "report": ["runs", "--out"],
     "node": ["file", "--threads", "--log"],
     "bench": ["cases", "--repeats", "--out", "--plot"],

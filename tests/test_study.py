@@ -106,7 +106,7 @@ def test_a_spec_spells_keys_as_options_or_fields() -> None:
         (("",), {}, "--algorithm : unknown; known are dsgd, dr-dsgd"),
         (("dr-dsgd:nu=3",), {}, "--algorithm dr-dsgd:nu=3: the key 'nu' is unknown, did you mean mu?"),
         (("dr-dsgd:mu=x",), {}, "--mu x: not a number"),
-        (("dr-dsgd:mu",), {}, "--mu : not a number"),
+        (("dr-dsgd:mu",), {}, "--algorithm dr-dsgd:mu: 'mu' has no value; write mu=VALUE"),
         (("dr-dsgd:mu=-1",), {}, "--mu -1.0: input should be greater than 0"),
         (("dsgd:mu=3",), {}, "--mu 3.0 does nothing here: it needs --objective kl-dro"),
         (("dsgd",), {"mu": 3.0}, "--mu 3.0: none of the algorithms compared has it"),

@@ -478,32 +478,47 @@ def graph(
 
 
 @app.command()
-def algorithms() -> None:
-    """Every method: its problem, its cost, its options, its source."""
+def algorithms(name: Annotated[str | None, typer.Argument(help="only this one, with all its defaults")] = None) -> None:
+    """Every method, or one: its problem, its cost, its options, its source."""
     from drdsgd import experiment, methods
 
     console = _console()
+    known = [*methods.ALGORITHMS, *methods.SERVERS, *methods.OBJECTIVES, *methods.OPTIMIZERS]
+    if name is not None and name not in known:
+        raise InputError(f"{name}: {unknown(name, known)}")
 
     def show(title: str, rows: Mapping[str, Sequence[str]]) -> None:
+        rows = {one: row for one, row in rows.items() if name in (None, one)}
+        if not rows:
+            return
         console.print(f"\n[bold]{title}[/bold]", highlight=False, soft_wrap=True)
-        for name, (first, *others) in rows.items():
-            console.print(f"  [bold]{name:<22}[/bold] {first}", highlight=False, soft_wrap=True)
+        for one, (first, *others) in rows.items():
+            console.print(f"  [bold]{one:<22}[/bold] {first}", highlight=False, soft_wrap=True)
             for line in filter(None, others):
                 console.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    def about(name: str, rule: methods.Rule, sent: str) -> list[str]:
-        options = dict(rule.options) | ({"eta": rule.eta} if rule.eta else {})
-        if name in methods.SERVERS and experiment.has("local_steps", {"algorithm": name}):
+    def own_step(rule: methods.Rule) -> dict[str, str]:
+        return {"eta": f"{rule.eta:g} (for mlp and logistic, else {rule.eta / 4:g})"} if rule.eta else {}
+
+    def about(one: str, rule: methods.Rule, sent: str) -> list[str]:
+        options = dict(rule.options) | own_step(rule)
+        if one in methods.SERVERS and experiment.has("local_steps", {"algorithm": one}):
             options["local_steps"] = 1
         return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
 
+    def named_defaults(one: str) -> dict[str, Any]:
+        """Where they are others than its parts'; of a single one all of them."""
+        given = methods.ALGORITHMS[one]
+        all_of = {**methods.own_options(one, None, None), **own_step(methods.OPTIMIZERS[given.optimizer])}
+        return dict(given.options) if name is None else all_of
+
     per_link = "numbers per link and round:"
     named = {
-        name: [
-            f"{one.objective} with {one.optimizer}: {methods.OBJECTIVES[one.objective].what}",
-            f"{per_link} {methods.sent_by(name)}", _defaults(one.options), one.source,
+        one: [
+            f"{made.objective} with {made.optimizer}: {methods.OBJECTIVES[made.objective].what}",
+            f"{per_link} {methods.sent_by(one)}", _defaults(named_defaults(one)), made.source,
         ]
-        for name, one in methods.ALGORITHMS.items()
+        for one, made in methods.ALGORITHMS.items()
     }  # fmt: skip
     show("--algorithm NAME: an objective with an optimizer, each of which can be exchanged", named)
     for title, rules, sent in (
@@ -514,11 +529,13 @@ def algorithms() -> None:
         ("--objective NAME: what is minimised", methods.OBJECTIVES, "numbers per link and round, beside the model:"),
         ("--optimizer NAME: how", methods.OPTIMIZERS, per_link),
     ):  # fmt: skip
-        show(title, {name: about(name, rule, sent) for name, rule in rules.items()})
+        show(title, {one: about(one, rule, sent) for one, rule in rules.items()})
     print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
     print("compressed d: quantize:B (B + 1) / 32 d, top:PART 2 PART d, random:PART PART d")
-    print("--gamma is by default 0.8 for 4 and 8 bits (1 works, too), 0.4 for 2, 2 PART for top, PART for random, and")
-    print("0.8 at most: more may diverge")
+    print(
+        "--gamma by default: 0.8 for 4 and 8 bits (1 works with these, too, and dr-qgm and dr-gt-adam have it), 0.4 for"
+    )
+    print("2 bits, 2 PART for top and PART for random, but 0.8 at most: with more of these gossip may diverge")
     print("--gossip-steps N averages N times in a round, of compressed models too: N times the numbers per link")
 
 

@@ -154,7 +154,7 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
     return Exchange(
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
-        constant_over_time("compression", "--compression none with --gamma 1"),
+        constant_over_time("compression", "--compression none with gamma 1, its default then"),
         keeps=COPIES,
     )
 

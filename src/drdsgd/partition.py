@@ -37,7 +37,8 @@ def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[In
     K, shards = whole("K", K), whole("shards", shards)
     if K * shards > len(y):
         raise InputError(
-            f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K or shards"
+            f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K (--devices) or "
+            "shards"
         )
     pieces = np.array_split(np.argsort(y, kind="stable"), K * shards)
     deal = _generator(seed).permutation(K * shards).reshape(K, shards)

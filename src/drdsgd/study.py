@@ -180,8 +180,10 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f"--algorithm {spec}: {unknown(algorithm, ALGORITHMS)}")
     fields = dict[str, Any]()
     for assignment in filter(None, own.split(",")):
-        key, _, text = assignment.partition("=")
+        key, given, text = assignment.partition("=")
         name = key.strip().replace("-", "_")
+        if not given:
+            raise InputError(f"--algorithm {spec}: '{assignment}' has no value; write {key.strip()}=VALUE")
         if name == "threads":
             raise InputError(f"--algorithm {spec}: threads are for all runs together; give --threads {text.strip()}")
         if name not in _OWN:

@@ -19,7 +19,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from drdsgd import methods, records
+from drdsgd import experiment, methods, records
 from drdsgd.errors import InputError
 from drdsgd.experiment import Experiment
 from drdsgd.metrics import standard_error
@@ -118,6 +118,7 @@ _INCIDENTAL = {"seed", "threads", "checkpoint_every", "data_dir"}
 def groups(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Runs that differ only in the seed, under a label: the algorithm, and the settings in which groups differ.
 
+    What an algorithm has by default goes with its name, unless another of its groups has something else.
     Plain algorithms come before robust ones (the first group is the one that others are compared with), else
     groups keep the order of their first runs. Within a group runs are sorted by seed, and a seed stands once.
     """
@@ -149,7 +150,13 @@ def _by_seed(label: str, group: list[Record]) -> list[Record]:
 def _labels(experiments: list[Experiment]) -> list[str]:
     settings = [_settings(e) for e in experiments]
     names = [name for name in settings[0] if _differs(name, settings)] if settings else []
-    short = [_label(each, names, exact=False) for each in settings]
+    within = {e.algorithm: {name for name in names if _within(name, e.algorithm, settings)} for e in experiments}
+    usual = [experiment.method_defaults(e) for e in experiments]
+    telling = [
+        [name for name in names if name in within[each["algorithm"]] or each[name] != defaults.get(name, ...)]
+        for each, defaults in zip(settings, usual, strict=True)
+    ]
+    short = [_label(each, told, exact=False) for each, told in zip(settings, telling, strict=True)]
     return short if len(set(short)) == len(short) else [_label(each, names, exact=True) for each in settings]
 
 
@@ -159,10 +166,12 @@ def _differs(name: str, settings: list[dict[str, Any]]) -> bool:
         return False
     if len({each[name] for each in settings if each[name] is not None}) > 1:
         return True
-    values: dict[str, set[Any]] = {}
-    for each in settings:
-        values.setdefault(each["algorithm"], set()).add(each[name])
-    return any(len(of_one) > 1 for of_one in values.values())
+    return any(_within(name, each["algorithm"], settings) for each in settings)
+
+
+def _within(name: str, algorithm: str, settings: list[dict[str, Any]]) -> bool:
+    """Whether a setting tells groups of the same algorithm apart."""
+    return len({each[name] for each in settings if each["algorithm"] == algorithm}) > 1
 
 
 def _label(settings: dict[str, Any], names: list[str], *, exact: bool) -> str:
@@ -260,6 +269,7 @@ class Row:
     average_difference: Estimate | None
     stdev_difference: Estimate | None
     vanished: str = ""  # what is to be known of runs whose weights have
+    averaged: bool = False  # whether the common model is the mean of a server's models over rounds
 
     @property
     def unfinished(self) -> int:
@@ -296,6 +306,7 @@ def _row(label: str, kind: Kind, group: Sequence[Record], first: Sequence[Record
         average_difference=_difference(ends, finished(first), kind, "average") if first is not None else None,
         stdev_difference=_difference(ends, finished(first), kind, "stdev") if first is not None else None,
         vanished=_vanished(label, list(ends.values())),
+        averaged=group[0].experiment.algorithm in ("afl", "drfa"),
     )
 
 
@@ -377,6 +388,10 @@ def legend(rows: Sequence[Row]) -> list[str]:
         lines.append("± one standard error over seeds")
     if any(row.worst_difference is not None for row in rows):
         lines.append(f"Δ difference to {rows[0].label}, in pairs of the same seed")
+    if averaged := [row.label for row in rows if row.averaged and row.kind == "consensus"]:
+        lines.append(
+            f"of {', '.join(averaged)}: consensus, the mean of the server's models over rounds; local, its last"
+        )
     return lines
 
 
