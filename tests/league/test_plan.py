@@ -148,6 +148,18 @@ def test_with_other_rounds_a_shorter_step_is_taken_too_where_a_run_fails() -> No
         known |= {e: replace(kept(e, [80.0] * e.devices), status="diverged") for e in tried[-1].experiments}
 
 
+def test_a_trial_that_learns_nothing_is_not_chosen_and_leads_to_shorter_steps() -> None:
+    entrant, known = BY_NAME["DSGD"], dict[Experiment, Kept]()
+    for _ in range(2):  # whatever accuracy it has by luck
+        for point in plan.place(ARENA, entrant, known).found.wanted:
+            for e in plan.trial(ARENA, entrant, point).experiments:
+                run = kept(e, [80.0] * e.devices)
+                known[e] = replace(run, train_loss=[*run.train_loss[:-1], 0.95 * run.train_loss[0]])
+    found = plan.place(ARENA, entrant, known).found
+    assert found.best is None and len(found.tried) == 5
+    assert [point["eta"] for point in found.wanted] < [min(point["eta"] for point, _ in found.tried)]
+
+
 def test_where_every_trial_diverges_the_shortest_step_is_run() -> None:
     done = tuned(["DSGD", "gradient tracking"], {})
     one, here, known = sending("gradient tracking", 2000, done)
