@@ -144,8 +144,9 @@ def test_replace_changes_a_field_and_keeps_the_others() -> None:
         ({"algorithm": "dsgd", "q": 1.0}, "--q 1.0 does nothing here: it needs --objective q-ffl or --algorithm"),
         (
             {"algorithm": "afl", "mu": 3.0},
-            "--mu 3.0 does nothing here: it needs a method without a server, unlike afl;",
+            "--mu 3.0 does nothing here: it needs a method without a server, with --objective",
         ),
+        ({"algorithm": "afl", "q": 1.0}, "--q 1.0 does nothing here: it needs --algorithm q-fedavg; leave it out"),
         ({"algorithm": "fedavg", "optimizer": "d2"}, "--optimizer d2 does nothing here: it needs an algorithm without"),
         ({"algorithm": "afl", "local_steps": 2}, "--local-steps 2 does nothing here: it needs an algorithm other than"),
         ({"algorithm": "dsgd", "clients": 5}, "--clients 5 does nothing here: it needs --algorithm fedavg or drfa"),

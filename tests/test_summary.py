@@ -70,13 +70,17 @@ def test_labels_say_what_differs_and_no_more() -> None:
     assert labels({"optimizer": "d2"}, {"algorithm": "dsgd", "objective": "kl-dro", "optimizer": "d2"}) == [
         "dsgd objective=kl-dro optimizer=d2", "dr-dsgd optimizer=d2"
     ]  # fmt: skip
-    # where they were run does not matter
     # a method's defaults go with its name: dr-qgm has another mu, step, momentum, smoothing
     assert labels({"algorithm": "dr-qgm"}, {"algorithm": "dr-gt-adam"}, {}) == ["dr-dsgd", "dr-qgm", "dr-gt-adam"]
     assert labels({"algorithm": "dr-qgm", "mu": 2.0}, {"algorithm": "dr-gt-adam"}) == ["dr-qgm mu=2", "dr-gt-adam"]
     assert labels({"algorithm": "gt-adam"}, {"algorithm": "gt-adam", "eta": 0.02}, {"algorithm": "dsgd"}) == [
         "dsgd", "gt-adam eta=0.01", "gt-adam eta=0.02",
     ]  # fmt: skip
+    assert labels({"algorithm": "choco-sgd"}, {"algorithm": "dr-gt-adam"}) == ["choco-sgd", "dr-gt-adam"]
+    # but not with a name that is made of exchanged parts
+    plain, exchanged = labels({}, {"algorithm": "dr-qgm", "optimizer": "dsgd"})
+    assert plain == "dr-dsgd" and exchanged.startswith("kl-dro + dsgd") and "weights=normalized" in exchanged
+    # where they were run does not matter
     assert labels({"threads": 1}, {"threads": 2, "seed": 1}) == ["dr-dsgd"]
     assert labels({"eta": 0.123456}, {"eta": 0.123457}) == ["dr-dsgd eta=0.123456", "dr-dsgd eta=0.123457"]
     assert labels({"graph": "some/where/a.csv"}, {"graph": "b.csv"}) == ["dr-dsgd graph=a.csv", "dr-dsgd graph=b.csv"]
@@ -126,9 +130,9 @@ def test_differences_are_over_common_finished_seeds() -> None:
 
 
 def test_of_a_server_whose_models_are_averaged_over_rounds_the_table_says_which_is_which() -> None:
-    rows = summary.table(summary.groups(record([40, 80], algorithm=name) for name in ("dsgd", "fedavg", "afl")))
+    rows = summary.table(summary.groups(record([40, 80], algorithm=name) for name in ("dsgd", "fedavg", "afl", "drfa")))
     (line,) = (line for line in summary.legend(rows) if "server" in line)
-    assert line.startswith("of afl: consensus, the mean")
+    assert line.startswith("of afl, drfa: consensus, the mean")
 
 
 def test_groups_without_an_end_or_a_common_seed_do_not_crash() -> None:

@@ -478,7 +478,9 @@ def graph(
 
 
 @app.command()
-def algorithms(name: Annotated[str | None, typer.Argument(help="only this one, with all its defaults")] = None) -> None:
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="only this one, with all its own defaults")] = None,
+) -> None:
     """Every method, or one: its problem, its cost, its options, its source."""
     from drdsgd import experiment, methods
 
@@ -497,11 +499,12 @@ def algorithms(name: Annotated[str | None, typer.Argument(help="only this one, w
             for line in filter(None, others):
                 console.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    def own_step(rule: methods.Rule) -> dict[str, str]:
-        return {"eta": f"{rule.eta:g} (for mlp and logistic, else {rule.eta / 4:g})"} if rule.eta else {}
+    def own_step(optimizer: str) -> dict[str, str]:
+        plain, deep = (methods.default_eta("dsgd", None, optimizer, model) for model in ("mlp", "cnn"))
+        return {"eta": f"{plain:g} (for mlp and logistic, else {deep:g})"} if plain else {}
 
     def about(one: str, rule: methods.Rule, sent: str) -> list[str]:
-        options = dict(rule.options) | own_step(rule)
+        options = dict(rule.options) | (own_step(one) if one in methods.OPTIMIZERS else {})
         if one in methods.SERVERS and experiment.has("local_steps", {"algorithm": one}):
             options["local_steps"] = 1
         return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
@@ -509,7 +512,7 @@ def algorithms(name: Annotated[str | None, typer.Argument(help="only this one, w
     def named_defaults(one: str) -> dict[str, Any]:
         """Where they are others than its parts'; of a single one all of them."""
         given = methods.ALGORITHMS[one]
-        all_of = {**methods.own_options(one, None, None), **own_step(methods.OPTIMIZERS[given.optimizer])}
+        all_of = {**methods.own_options(one, None, None), **own_step(given.optimizer)}
         return dict(given.options) if name is None else all_of
 
     per_link = "numbers per link and round:"
@@ -535,7 +538,7 @@ def algorithms(name: Annotated[str | None, typer.Argument(help="only this one, w
     print(
         "--gamma by default: 0.8 for 4 and 8 bits (1 works with these, too, and dr-qgm and dr-gt-adam have it), 0.4 for"
     )
-    print("2 bits, 2 PART for top and PART for random, but 0.8 at most: with more of these gossip may diverge")
+    print("2 bits, 2 PART for top and PART for random, but 0.8 at most: with a larger one gossip may diverge")
     print("--gossip-steps N averages N times in a round, of compressed models too: N times the numbers per link")
 
 

@@ -257,14 +257,17 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def method_defaults(e: Experiment) -> dict[str, Any]:
-    """What the experiment's method has by default: its own options, and the step size.
+    """What the experiment's method has by default: its own options, step and batch size.
 
-    >>> method_defaults(Experiment(algorithm="dr-gt-adam", eta=0.02))["eta"]
-    0.01
+    >>> defaults = method_defaults(Experiment(algorithm="choco-sgd", eta=0.02, gamma=1, devices=10, rounds=40))
+    >>> defaults["eta"], defaults["gamma"]
+    (0.5, 0.8)
     """
-    parts = (e.algorithm, e.objective, e.optimizer)
-    eta = methods.default_eta(*parts, e.model) or math.sqrt(e.devices / e.rounds)
-    return {**methods.own_options(*parts), "eta": eta}
+    own = {*_OF_ALGORITHMS, "eta", "batch_size", "gossip_steps"}
+    # but for its own options the same; gamma is by default what suits the messages that it has
+    default = Experiment(**{name: value for name, value in e if name not in own or name == "compression"})
+    compression = methods.own_options(e.algorithm, e.objective, e.optimizer).get("compression")
+    return {**{name: getattr(default, name) for name in own}, "compression": compression}
 
 
 def warning(e: Experiment) -> str:
@@ -335,7 +338,7 @@ def _needs(name: str, algorithm: str) -> str:
     """What one must choose for a field of some algorithms to do something.
 
     >>> _needs("q", "dsgd"), _needs("momentum", "afl")
-    ('--objective q-ffl or --algorithm q-fedavg', 'a method without a server, unlike afl')
+    ('--objective q-ffl or --algorithm q-fedavg', 'a method without a server, with --optimizer momentum or ...')
     """
     tables = {
         "--objective": methods.OBJECTIVES,
@@ -343,8 +346,10 @@ def _needs(name: str, algorithm: str) -> str:
         "--algorithm": methods.SERVERS,
     }
     having = {option: [rule for rule in table if name in table[rule].options] for option, table in tables.items()}
-    if algorithm in methods.SERVERS and not having["--algorithm"]:  # which has no parts that one could choose
-        return f"a method without a server, unlike {algorithm}"
+    if algorithm in methods.SERVERS:  # which has no parts that one could choose
+        whole = having.pop("--algorithm")
+        parts = " or ".join(f"{option} {' or '.join(some)}" for option, some in having.items() if some)
+        return f"--algorithm {' or '.join(whole)}" if whole else f"a method without a server, with {parts}"
     return " or ".join(f"{option} {' or '.join(some)}" for option, some in having.items() if some)
 
 

@@ -61,7 +61,7 @@ OPTIONS: dict[str, Option] = {
         optimizer=(str, f"another than the algorithm's: {', '.join(methods.OPTIMIZERS)}"),
         rounds=(int, "communication rounds T; default 300"),
         batch_size=(int, "samples per device and round, B; default sqrt(K T)"),
-        eta=(float, "step size; default sqrt(K / T), of gt-adam 0.01"),
+        eta=(float, "step size; default sqrt(K / T), of gt-adam 0.01, or 0.0025 if --model is not mlp or logistic"),
         eta_schedule=(
             str, "constant, linear[:END], cosine[:END] (END: part of eta), exponential:DECAY, warmup[:PART of T]"
         ),

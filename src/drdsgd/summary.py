@@ -118,9 +118,9 @@ _INCIDENTAL = {"seed", "threads", "checkpoint_every", "data_dir"}
 def groups(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Runs that differ only in the seed, under a label: the algorithm, and the settings in which groups differ.
 
-    What an algorithm has by default goes with its name, unless another of its groups has something else.
-    Plain algorithms come before robust ones (the first group is the one that others are compared with), else
-    groups keep the order of their first runs. Within a group runs are sorted by seed, and a seed stands once.
+    What all groups of an algorithm have by default goes with its name.
+    They are in the order in which `drdsgd algorithms` lists algorithms (the first is the one that others are compared
+    with), else keep the order of their first runs. Within a group runs are sorted by seed, and a seed stands once.
     """
     found: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
@@ -150,12 +150,13 @@ def _by_seed(label: str, group: list[Record]) -> list[Record]:
 def _labels(experiments: list[Experiment]) -> list[str]:
     settings = [_settings(e) for e in experiments]
     names = [name for name in settings[0] if _differs(name, settings)] if settings else []
-    within = {e.algorithm: {name for name in names if _within(name, e.algorithm, settings)} for e in experiments}
-    usual = [experiment.method_defaults(e) for e in experiments]
-    telling = [
-        [name for name in names if name in within[each["algorithm"]] or each[name] != defaults.get(name, ...)]
-        for each, defaults in zip(settings, usual, strict=True)
-    ]
+    # what all groups of an algorithm have by default goes with its name, but not with one of exchanged parts
+    usual = [{} if e.objective or e.optimizer else experiment.method_defaults(e) for e in experiments]
+    special: dict[str, set[str]] = {}
+    for each, defaults in zip(settings, usual, strict=True):
+        told = {name for name in names if each[name] != defaults.get(name, ...)}
+        special.setdefault(each["algorithm"], set()).update(told)
+    telling = [[name for name in names if name in special[each["algorithm"]]] for each in settings]
     short = [_label(each, told, exact=False) for each, told in zip(settings, telling, strict=True)]
     return short if len(set(short)) == len(short) else [_label(each, names, exact=True) for each in settings]
 
@@ -166,12 +167,10 @@ def _differs(name: str, settings: list[dict[str, Any]]) -> bool:
         return False
     if len({each[name] for each in settings if each[name] is not None}) > 1:
         return True
-    return any(_within(name, each["algorithm"], settings) for each in settings)
-
-
-def _within(name: str, algorithm: str, settings: list[dict[str, Any]]) -> bool:
-    """Whether a setting tells groups of the same algorithm apart."""
-    return len({each[name] for each in settings if each["algorithm"] == algorithm}) > 1
+    values: dict[str, set[Any]] = {}
+    for each in settings:
+        values.setdefault(each["algorithm"], set()).add(each[name])
+    return any(len(of_one) > 1 for of_one in values.values())
 
 
 def _label(settings: dict[str, Any], names: list[str], *, exact: bool) -> str:
@@ -306,7 +305,7 @@ def _row(label: str, kind: Kind, group: Sequence[Record], first: Sequence[Record
         average_difference=_difference(ends, finished(first), kind, "average") if first is not None else None,
         stdev_difference=_difference(ends, finished(first), kind, "stdev") if first is not None else None,
         vanished=_vanished(label, list(ends.values())),
-        averaged=group[0].experiment.algorithm in ("afl", "drfa"),
+        averaged=(rule := methods.SERVERS.get(group[0].experiment.algorithm)) is not None and rule.averaged,
     )
 
 

@@ -263,8 +263,8 @@ def test_random_labels_are_judged_by_the_other_devices() -> None:
     for worst, verdict in ((55.0, "does not hold"), (59.0, "holds")):  # of 60, those not compressed, not 70
         done |= {e: kept(e, [80.0, worst, *[80.0] * 23]) for e in hard[plan.FAILING].group.experiments}
         *_, failing, labels, _, _ = goals.goals(S, done)
-        assert failing.findings["as it is"].verdict == verdict
-        assert failing.findings["averaged twice per round"].verdict == "does not hold"  # of 75
+        assert failing.findings["messages not compressed"].verdict == verdict
+        assert failing.findings["not compressed, averaged twice per round"].verdict == "does not hold"  # of 75
     assert [finding.verdict for finding in labels.findings.values()] == ["holds", "does not hold"]
 
 

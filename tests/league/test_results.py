@@ -71,6 +71,7 @@ def test_everybody_is_in_the_tables_best_first(tmp_path: Path) -> None:
     ranked = [line.split(" | ")[0].removeprefix("| ").strip("*") for line in table if "| 0 of 2 |" in line]
     assert ranked == names[::-1]
     assert f"| {OURS} | 20 % of links fail | " in page
+    assert "A quick check on the embedded digits" in page  # its headings name other data
     found = rows(tmp_path / "league" / "results.csv")
     assert {row["method"] for row in found} == set(names)
     assert {row["run"] for row in found} <= {path.stem for path in (tmp_path / "runs").iterdir()}

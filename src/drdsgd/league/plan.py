@@ -152,7 +152,7 @@ class Place:
 
     @property
     def tuned(self) -> Point | None:
-        """What counts; None while nothing is chosen, or where everything diverged."""
+        """What counts; None while nothing is chosen, or where everything failed."""
         return self.attempts[-1] if self.attempts else None
 
 
@@ -284,7 +284,7 @@ def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
     found = Search([(point, value) for point, value in zip(points, scores, strict=True) if value is not None])
     if len(found.tried) < len(points):
         return Again(trials, (waiting(at(points[0])),))
-    if found.best is None:  # all diverged: from the shortest step on
+    if found.best is None:  # all failed: from the shortest step on
         found = Search([(min(points, key=lambda point: point["eta"]), 0.0)])
     return Again(trials, tuple(map(at, _until_none_fails(found, at, done))))
 
@@ -350,7 +350,7 @@ def with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> dict
     pairs |= {f"{name}, the paper's eta": (ours, group) for name, group in paper_runs(s, "Fashion-MNIST").items()}
     pairs |= {name: (counted, reported(here[name], here, done)[-1]) for name in NEAREST if name in here}
     hard, sprinted = hardships(here[OURS]), sprint(here[OURS], done)
-    pairs |= {name: (hard[name].group, hard[name].usual) for name in (FAILING, TWICE, LABELS)}
+    pairs |= {name: (hard[name].group, hard[name].usual) for name in (FAILING, TWICE, LABELS) if name in hard}
     if sprinted:
         pairs[SOON] = (sprinted.reported, paper_runs(s, "Fashion-MNIST")["DSGD"])
     return {name: (fresh(one), fresh(other)) for name, (one, other) in pairs.items()}
@@ -371,7 +371,7 @@ def hardships(one: Place) -> dict[str, Hardship]:
     the runs that these are held against; and these average as often per round.
     """
     usual = at_equal_rounds(one).example
-    capped, once = usual.weight_cap is not None, usual.gossip_steps is None
+    capped, once = usual.weight_cap is not None, usual.gossip_steps in (None, 1)
     whole = {"compression": "none"} if usual.compression else {}
 
     def bearing(fields: Mapping[str, Any]) -> Hardship:

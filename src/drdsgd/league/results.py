@@ -54,6 +54,53 @@ COLUMNS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "std
 SHOWN = 25.0
 # lines of a picture that have a colour; others are grey, and ours is drawn last
 COLOURED = 5
+CHANGED = [
+    [
+        f"our own method, four times; now {OURS}",
+        "After its runs on the reported seeds: one of them collapsed; it was no better than without weights; a "
+        "device with random labels took the weight of all others; DR-QGM was too slow to 50 %. What it is now was"
+        " chosen on validation data of seeds that appear nowhere else, and its defaults are where its own tuning "
+        "begins.",
+    ],
+    [
+        "goals are judged a second time, with seeds 5 to 9",
+        "Because of the above. Nothing was chosen with these seeds, but runs of DR-QGM and of others with them "
+        "had been looked at.",
+    ],
+    [
+        "rounds to 50 %: in a hurry, a fifth of the rounds with a mu of 1 and two averagings per round",
+        "As it is, it had missed the goal. These settings were the soonest on validation data of seeds that "
+        "appear nowhere else. How often first rounds are looked at was changed, too.",
+    ],
+    [
+        "links that fail: also with two averagings per round",
+        "With one, it had missed the goal with the reported seeds, and runs with seeds 5 to 9 had been seen. Two "
+        "lost less on validation data of six seeds that appear nowhere else, of which nothing is kept. They send "
+        "twice as much.",
+    ],
+    [
+        "a trial fails as a reported run does, no longer only if it diverges",
+        f"On CIFAR-10 all units were dead at the end of the first three trials of {PLAIN}, and its search went "
+        "nowhere. The rule is for all; what was chosen for others is the same by it.",
+    ],
+    [
+        "Adam's steps begin at 0.0025 on CIFAR-10, the default for a CNN now",
+        f"After the same three trials (of which that at 0.02 is not kept). {OURS} and {PLAIN} so have two trials "
+        "more of their six that learn anything; neither was chosen, and where all longer steps fail the old start"
+        " ends at the same.",
+    ],
+    [
+        "when a run has failed, when a goal is missed, what decides where the worst accuracy is next to nothing, "
+        "over how many rounds CIFAR-10 goes",
+        "After first runs of several methods, the paper's among them.",
+    ],
+    [
+        "the others: momentum may be 0.5, weights that are normalised by gossip may be capped, the KL ball finds "
+        "its mu in another way, CHOCO-SGD with top 10 % has a smaller gamma, pooled data and ours without weights"
+        " are held against ours at equal floats",
+        "To be fair to them, though not all came out better by it. The budget of trials stayed.",
+    ],
+]
 MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another problem": "x", "pooled": "D"}
 
 
@@ -185,24 +232,8 @@ def _about(s: Settings) -> list[Block]:
             "momentum, a mu that falls, and messages of 4 bits that are averaged twice per round. GTAdam's authors "
             "have no correction for its first rounds, and average gradients and steps a round later."
         ),
-        Text(
-            "What was changed after results had been seen. Ours, four times, after its runs on the reported seeds: "
-            "because one of them collapsed, because it was no better than without weights, because a device with "
-            "random labels took the weight of all others, and because DR-QGM was too slow to 50 %. What it is now was "
-            "chosen on validation data of seeds that appear nowhere else, and its defaults are where its own tuning "
-            "begins; so the goals are judged a second time with seeds with which nothing was chosen, though runs of "
-            "DR-QGM and of others with these had been looked at. The rules: when a run has failed and when a goal is "
-            "missed, how often and in how many rounds first rounds are looked at (now a fifth, with a mu of 1 and two "
-            "averagings per round, as was soonest on validation data), what decides where the worst accuracy is "
-            "next to nothing, over how many rounds CIFAR-10 goes; where links fail, also two averagings per round, "
-            "which lost less on validation data of seeds that appear nowhere else. On CIFAR-10 all units died in the "
-            "first trials of GTAdam's steps, so trials that learn nothing count as failed, and these steps begin at a "
-            "quarter there, now the default for a CNN. The others, to be fair to them, though not "
-            "all came out better by it (the budget of trials stays): momentum may be 0.5, weights that are normalised "
-            "by gossip may be capped, the KL ball finds its mu in another way, "
-            "CHOCO-SGD with top 10 % has a smaller gamma, and pooled data and ours without weights are held against "
-            "ours at equal floats."
-        ),
+        Text("What was changed after results had been seen:"),
+        Table(["what", "why, and after which results"], CHANGED),
         Text(
             "What was tried for DR-QGM, in runs of which nothing is kept, and was no better: averaging three times per "
             "round, messages of 2 bits, a small mu from the start, weights by the loss at a model extrapolated to the "
@@ -340,14 +371,15 @@ def _tuning_rows(here: Mapping[str, Place], done: Done) -> Iterator[Row]:
         for number, (point, score) in enumerate(one.found.tried):
             settings = " ".join(f"{key}={value}" for key, value in point.items())
             runs = trial(one.arena, one.entrant, point).runs(done)
+            diverged = any(run.status == "diverged" for run in runs)
             found = {
-                f"{measure}_on_validation": "failed" if score == -math.inf
+                f"{measure}_on_validation": "diverged" if diverged
                 else f"{statistics.fmean(ends(runs, 'consensus', measure).values()):.2f}"
                 for measure in ("worst", "average")
             }  # fmt: skip
             yield {
                 "data": one.arena.data, "graph": one.arena.graph, "method": name, "trial": number, "settings": settings,
-                **found, "chosen": point == one.found.best,
+                **found, "failed": score == -math.inf, "chosen": point == one.found.best,
             }  # fmt: skip
 
 

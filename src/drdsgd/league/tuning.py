@@ -83,7 +83,7 @@ def _stages(start: Point, axes: Mapping[str, Sequence[Any]], found: Search) -> I
 def _beyond(found: Search, start: Point) -> Point | None:
     """A step size beyond all that were tried, if the best one of them is the largest or the smallest."""
     best = found.best
-    if best is None:  # all diverged: shorter steps
+    if best is None:  # all failed: shorter steps
         return {**start, "eta": rounded(min(point["eta"] for point, _ in found.tried) / 2)}
     alike = [point["eta"] for point, _ in found.tried if {**point, "eta": 0} == {**best, "eta": 0}]
     if len(alike) < 3:  # that of a setting that was only tried in passing says little about its step size
