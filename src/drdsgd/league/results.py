@@ -419,8 +419,9 @@ def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
         )  # fmt: skip
         line = 1 - number / (len(ranked) + 1)
         beside.text(0, line, f"{number:>2}  {name}", color=colours[kind], fontsize=7, va="center")
-    if ranked:  # what is far behind all others would squeeze these into a corner
-        right, top = max(one[2].mean for one in ranked), ranked[0][3].mean
+    # what is far behind the best of those that have no data but their own would squeeze these into a corner
+    if unpooled := [one for one in ranked if one[1] != "pooled"]:
+        right, top = max(one[2].mean for one in unpooled), unpooled[0][3].mean
         axes.set_xlim(left=max(axes.get_xlim()[0], right - SHOWN))
         axes.set_ylim(bottom=max(axes.get_ylim()[0], top - 2 * SHOWN))
     axes.set_xlabel("average test accuracy (%)")
@@ -428,7 +429,9 @@ def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
     data = "digits, a quick check" if arena.s.quick else arena.data
     axes.set_title(f"{data}, {arena.graph}: tuned alike, equal rounds, consensus model", fontsize="medium")
     handles = [
-        Line2D([], [], marker=mark, color=colours[kind], linestyle="", label=kind) for kind, mark in MARKS.items()
+        Line2D([], [], marker=mark, color=colours[kind], linestyle="", label=kind)
+        for kind, mark in MARKS.items()
+        if any(one[1] == kind for one in ranked)
     ]
     axes.legend(handles=handles, loc="lower right", fontsize=8)
     return figure
@@ -436,7 +439,7 @@ def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
 
 def against_floats(sides: Mapping[str, Group], done: Done) -> Figure:
     """Worst accuracy against floats sent, mean over seeds."""
-    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+    figure = Figure(figsize=(10.5, 6.0), layout="constrained")
     axes = figure.subplots()
     kinds = {entrant.name: entrant.kind for entrant in ENTRANTS}
     lines: dict[str, tuple[list[float], list[float]]] = {}
@@ -455,7 +458,7 @@ def against_floats(sides: Mapping[str, Group], done: Done) -> Figure:
     axes.set_xlabel("floats sent by all devices")
     axes.set_ylabel("worst device's test accuracy (%)")
     if ranked:
-        axes.legend(fontsize=7, ncols=2)
+        figure.legend(fontsize=7, loc="outside right upper")
     return figure
 
 
