@@ -190,7 +190,7 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         (["--dataset", "digit"], "--dataset digit: no such folder, and unknown, did you mean digits?"),
         (
             ["--dataset", "fashionmnist", "--shards", "2"],
-            "--dataset fashionmnist: unknown, did you mean fashion-mnist?",
+            "--dataset fashionmnist: no such folder, and unknown, did you mean fashion-mnist?",
         ),
         (["--model", "mpl"], "--model mpl: unknown, did you mean mlp?"),
         (["--model", "cnn", "--dataset", "synthetic"], "a cnn needs images"),
