@@ -509,17 +509,15 @@ def algorithms(
             options["local_steps"] = 1
         return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
 
-    def named_defaults(one: str) -> dict[str, Any]:
-        """Where they are others than its parts'; of a single one all of them."""
-        given = methods.ALGORITHMS[one]
-        all_of = {**methods.own_options(one, None, None), **own_step(given.optimizer)}
-        return dict(given.options) if name is None else all_of
+    def defaults_of(one: str, made: methods.Named) -> Mapping[str, Any]:
+        # in the list where they are others than its parts', which stand below
+        return made.options if name is None else {**methods.own_options(one, None, None), **own_step(made.optimizer)}
 
     per_link = "numbers per link and round:"
     named = {
         one: [
             f"{made.objective} with {made.optimizer}: {methods.OBJECTIVES[made.objective].what}",
-            f"{per_link} {methods.sent_by(one)}", _defaults(named_defaults(one)), made.source,
+            f"{per_link} {methods.sent_by(one)}", _defaults(defaults_of(one, made)), made.source,
         ]
         for one, made in methods.ALGORITHMS.items()
     }  # fmt: skip

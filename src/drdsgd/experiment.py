@@ -346,11 +346,10 @@ def _needs(name: str, algorithm: str) -> str:
         "--algorithm": methods.SERVERS,
     }
     having = {option: [rule for rule in table if name in table[rule].options] for option, table in tables.items()}
+    needs = {option: f"{option} {' or '.join(some)}" for option, some in having.items() if some}
     if algorithm in methods.SERVERS:  # which has no parts that one could choose
-        whole = having.pop("--algorithm")
-        parts = " or ".join(f"{option} {' or '.join(some)}" for option, some in having.items() if some)
-        return f"--algorithm {' or '.join(whole)}" if whole else f"a method without a server, with {parts}"
-    return " or ".join(f"{option} {' or '.join(some)}" for option, some in having.items() if some)
+        return needs.get("--algorithm", f"a method without a server, with {' or '.join(needs.values())}")
+    return " or ".join(needs.values())
 
 
 def _explain(error: ValidationError) -> InputError:
@@ -560,8 +559,8 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
     from drdsgd import objectives, optimizers, servers
     from drdsgd.algorithms import Algorithm
 
-    own_eta = methods.default_eta(e.algorithm, e.objective, e.optimizer, e.model)
-    scaled = own_eta is not None  # by Adam, whatever its size
+    # by Adam, whatever its size
+    scaled = methods.default_eta(e.algorithm, e.objective, e.optimizer, e.model) is not None
     if e.weight_decay is not None and e.weight_decay * e.eta >= 1 and not scaled:
         raise InputError(
             f"--weight-decay {e.weight_decay}: with eta {e.eta:g} a round takes away all of a model; 0.0001 is usual"

@@ -282,8 +282,7 @@ def gt_adam(
     I. Notarnicola and G. Notarstefano, "GTAdam", IEEE TCNS 2023, who have no c, a bound on v, and do not average the
     newest gradient and the newest step. Weight decay is a part of the gradient, and so is scaled by Adam, too: even a
     small one moves what has no other gradient by eta in a round. Messages want 4 bits or more, as those that say less
-    let the y drift apart; in float32 rounding moves the mean of compressed y by some 1e-3 of the gradients' size in
-    3000 rounds.
+    let the y drift apart; in float32 rounding moves the mean of compressed y a little in thousands of rounds.
 
     >>> sorted(gt_adam(eta=0.01).init(torch.zeros(2, 3)))
     ['first', 'gradient', 'second', 'tracked']

@@ -150,14 +150,15 @@ def _by_seed(label: str, group: list[Record]) -> list[Record]:
 def _labels(experiments: list[Experiment]) -> list[str]:
     settings = [_settings(e) for e in experiments]
     names = [name for name in settings[0] if _differs(name, settings)] if settings else []
-    # what all groups of an algorithm have by default goes with its name, but not with one of exchanged parts
-    usual = [{} if e.objective or e.optimizer else experiment.method_defaults(e) for e in experiments]
-    special: dict[str, set[str]] = {}
-    for each, defaults in zip(settings, usual, strict=True):
-        told = {name for name in names if each[name] != defaults.get(name, ...)}
-        special.setdefault(each["algorithm"], set()).update(told)
-    telling = [[name for name in names if name in special[each["algorithm"]]] for each in settings]
-    short = [_label(each, told, exact=False) for each, told in zip(settings, telling, strict=True)]
+    special: dict[str, set[str]] = {}  # by algorithm, what not all of its groups have by default
+    for e, each in zip(experiments, settings, strict=True):
+        # a name of exchanged parts says nothing of defaults
+        defaults = {} if e.objective or e.optimizer else experiment.method_defaults(e)
+        others = {name for name in names if name not in defaults or each[name] != defaults[name]}
+        special.setdefault(e.algorithm, set()).update(others)
+    short = [
+        _label(each, [name for name in names if name in special[each["algorithm"]]], exact=False) for each in settings
+    ]
     return short if len(set(short)) == len(short) else [_label(each, names, exact=True) for each in settings]
 
 

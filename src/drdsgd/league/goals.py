@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from drdsgd.league.entrants import LIMIT, OURS, POOLED
 from drdsgd.league.plan import (
     FAILING,
+    HARDSHIPS,
     LABELS,
     SOON,
     TWICE,
@@ -238,7 +239,7 @@ def _with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> Cla
         one, other = pairs[name]
         if name == SOON:
             return _soon(one, other, done)
-        if name in (FAILING, TWICE, LABELS):
+        if name in HARDSHIPS:
             return _cost(name, one, other, s, done)
         if name in (LIMIT, POOLED):
             return _lead(one, other, s, done, lambda worst, _: no_price(worst, NEAR))
@@ -264,7 +265,7 @@ def _others_average(group: Group, done: Done) -> dict[int, float]:
 
 def _cost(name: str, hard: Group, usual: Group, s: Settings, done: Done) -> Finding:
     """What a hardship does: failing links to the worst accuracy, random labels to the other devices' average."""
-    if name in (FAILING, TWICE):
+    if name in WHOLE:
         d = _difference(hard, usual, done, "worst")
     else:
         d = paired(_others_average(hard, done), _others_average(usual, done))
