@@ -17,9 +17,9 @@ import typer
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
-from drdsgd import methods
 from drdsgd.cli import app
-from drdsgd.options import spelling
+from drdsgd.experiments import registry
+from drdsgd.experiments.options import spelling
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -151,13 +151,13 @@ def methods_table() -> Iterator[str]:
     """The tables of `drdsgd algorithms`, as Markdown."""
     yield "\n## Algorithms\n"
     yield from _head("`--algorithm`", "", "objective", "optimizer", "own defaults", "source")
-    for name, named in methods.ALGORITHMS.items():
+    for name, named in registry.ALGORITHMS.items():
         parts = f"`{named.objective}`", f"`{named.optimizer}`"
         yield _row(f"`{name}`", named.title, *parts, _spelled(named.options), named.source)
     for title, option, table in (
-        ("Objectives", "--objective", methods.OBJECTIVES),
-        ("Optimizers", "--optimizer", methods.OPTIMIZERS),
-        ("With a server, as baselines", "--algorithm", methods.SERVERS),
+        ("Objectives", "--objective", registry.OBJECTIVES),
+        ("Optimizers", "--optimizer", registry.OPTIMIZERS),
+        ("With a server, as baselines", "--algorithm", registry.SERVERS),
     ):
         yield f"\n## {title}\n"
         yield from _head(f"`{option}`", "what", "numbers sent", "options, with defaults", "source")

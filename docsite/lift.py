@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from drdsgd.experiments.records import read
 from drdsgd.files import write_text
-from drdsgd.records import read
 
 __all__ = ["alt", "caption", "drawn", "main", "measured"]
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 import drdsgd
-from drdsgd import optimizers
-from drdsgd.objectives import Hosted, Objective, ObjectiveState
+from drdsgd.core import optimizers
+from drdsgd.core.objectives import Hosted, Objective, ObjectiveState
 
 
 def promise(loss: float) -> Objective:

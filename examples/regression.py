@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 import drdsgd
-from drdsgd.metrics import Metric
+from drdsgd.training.metrics import Metric
 
 table = load_diabetes(scaled=False)
 x = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)

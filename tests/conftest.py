@@ -14,7 +14,7 @@ if hasattr(os, "sched_getaffinity"):
 import torch
 from hypothesis import HealthCheck, settings
 
-from drdsgd import progress
+from drdsgd.cli import progress
 
 torch.set_num_threads(1)
 # tests say what stands on the standard error: no line of progress just because the machine is busy

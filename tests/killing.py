@@ -18,20 +18,21 @@ from unittest.mock import patch
 
 from safetensors.torch import save_file
 
-from drdsgd import checkpoint
-from drdsgd.algorithms import dsgd
 from drdsgd.cli import main
-from drdsgd.data import synthetic
-from drdsgd.graphs import ring
+from drdsgd.core.algorithms import dsgd
+from drdsgd.data.devices import synthetic
+from drdsgd.experiments.records import Folder
+from drdsgd.experiments.run import run
 from drdsgd.models import logistic
-from drdsgd.records import Folder, versions
-from drdsgd.runs import run
-from drdsgd.training import trajectory
+from drdsgd.topology.graphs import ring
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import trajectory
+from drdsgd.versions import versions
 from tests.program import small
 
 SERVER = multiprocessing.get_context("forkserver")
 # there is one server for all tests of a process, and the first that needs it starts it: it loads what any of them needs
-SERVER.set_forkserver_preload(["tests.killing", "tests.network.scenarios", "drdsgd.report", "drdsgd.progress"])
+SERVER.set_forkserver_preload(["tests.killing", "tests.network.scenarios", "drdsgd.report", "drdsgd.cli.progress"])
 # a forward pass only: a process that has been through a backward pass can't be forked where there are GPUs
 next(iter(trajectory(logistic((20,), 10), synthetic(4), ring(4), dsgd(0.1), rounds=1, batch_size=2)))
 versions()

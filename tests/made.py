@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drdsgd import records, summary
-from drdsgd.experiment import Experiment
-from drdsgd.metrics import Accuracy, Metrics
-from drdsgd.paper import store
-from drdsgd.paper.store import Kept
-from drdsgd.records import Network, Record, Status
-from drdsgd.runs import run
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Network, Record, Status
+from drdsgd.experiments.run import run
+from drdsgd.report import summary
+from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd.versions import versions
+from drdsgd_studies.shared import store
+from drdsgd_studies.shared.store import Kept
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'%{x}[red]"
 
@@ -99,7 +100,7 @@ def lively(K: int, evaluations: int = 11, every: int = 10, *, gain: float = 0.0,
         data_sha256="",
         rho=0.5 + e.seed / 100,
     )
-    return Record(Path("runs") / e.algorithm / f"seed-{e.seed}", e, graph, lines, "finished", "", records.versions())
+    return Record(Path("runs") / e.algorithm / f"seed-{e.seed}", e, graph, lines, "finished", "", versions())
 
 
 def network(K: int) -> Network:
@@ -119,7 +120,7 @@ def kept(e: Experiment, ends: Sequence[float], status: Status = "finished") -> K
     if status != "finished":
         rounds = [t for t in rounds if 2 * t <= e.rounds]
     lines = [metrics(t, [10 + (end - 10) * (t / e.rounds) ** 0.5 for end in ends]) for t in rounds]
-    return store.kept(Record(Path("run"), e, network(len(ends)), lines, status, "", records.versions()))
+    return store.kept(Record(Path("run"), e, network(len(ends)), lines, status, "", versions()))
 
 
 def pair(worst: Sequence[float], average: Sequence[float]) -> list[summary.Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import networkx as nx
 
-from drdsgd import graphs
+from drdsgd.topology import graphs
 
 
 def of_every_kind(K: int, seed: int) -> dict[str, nx.Graph]:

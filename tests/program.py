@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from drdsgd import checkpoint, records
 from drdsgd.cli import main
 from drdsgd.engines.local import Alone
-from drdsgd.experiment import Experiment
-from drdsgd.records import Folder
-from drdsgd.runs import run
-from drdsgd.training import Progress
+from drdsgd.experiments import records
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Folder
+from drdsgd.experiments.run import run
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress
 
 FIELDS: dict[str, Any] = {
     "dataset": "synthetic", "devices": 4, "rounds": 6, "graph": "ring", "eval_every": 2,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drdsgd import data
-from drdsgd.batches import Batches, draw, philox
+from drdsgd.data.batches import Batches, draw
+from drdsgd.random import philox
 
 
 @pytest.mark.parametrize(

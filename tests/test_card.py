@@ -15,12 +15,14 @@ from safetensors.torch import load_model
 from torch import nn
 
 import drdsgd
-from drdsgd import data, graphs, models, schedules, servers
-from drdsgd.card import WORST_DEVICES
+from drdsgd import baselines, data, models
+from drdsgd.core import schedules
 from drdsgd.errors import InputError
-from drdsgd.experiment import make_data, make_model
-from drdsgd.records import Folder
-from drdsgd.runs import run
+from drdsgd.experiments.build import make_data, make_model
+from drdsgd.experiments.records import Folder
+from drdsgd.experiments.run import run
+from drdsgd.topology import graphs
+from drdsgd.training.card import WORST_DEVICES
 from tests.program import saved, small
 
 
@@ -124,7 +126,7 @@ def test_of_many_devices_the_card_has_the_worst(tmp_path: Path) -> None:
 def test_the_card_of_an_error_and_of_a_server(tmp_path: Path) -> None:
     pairs = [(torch.randn(10, 3), torch.full((10, 1), float(i))) for i in range(4)]
     metric = drdsgd.metrics.absolute_error("mm")
-    result = drdsgd.train(nn.Linear(3, 1), pairs, nx.path_graph(4), servers.fed_avg(0.1), rounds=20, metric=metric)
+    result = drdsgd.train(nn.Linear(3, 1), pairs, nx.path_graph(4), baselines.fed_avg(0.1), rounds=20, metric=metric)
     card = (result.save(tmp_path) / "README.md").read_text()
     worst = max(result.final.consensus.per_device)
     assert f"absolute error {worst:.4g} mm" in card and "above the average device" in card

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from drdsgd import checkpoint
+from drdsgd.core.round import State
 from drdsgd.engines.local import Alone
 from drdsgd.errors import InputError
-from drdsgd.round import State
-from drdsgd.training import Progress
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress
 from tests.program import begun, contents, drdsgd, refused
 
 

@@ -18,10 +18,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from drdsgd import cli, datasets, fetch, records
+from drdsgd.cli import explore, main
+from drdsgd.data import download, sources
 from drdsgd.errors import InputError
-from drdsgd.options import parse
-from drdsgd.records import Folder
+from drdsgd.experiments import records
+from drdsgd.experiments.options import parse
+from drdsgd.experiments.records import Folder
 from tests.program import SMALL, begun, contents, drdsgd, one_line, refused
 
 # -------------------------------------------------------------------- commands
@@ -98,7 +100,7 @@ def test_data_get_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         progress("a file", 3, 10)
         return to or tmp_path / "cache"
 
-    monkeypatch.setattr(fetch, "get", got)
+    monkeypatch.setattr(download, "get", got)
     assert drdsgd("data", "get", "cifar10").out == f"cifar10 is in {tmp_path / 'cache'}, checksums right\n"
     said = drdsgd("data", "get", "cifar10", "--data-dir", tmp_path)
     assert said == (0, f"cifar10 is in {tmp_path}, checksums right\n", "")
@@ -108,7 +110,7 @@ def test_data_get_without_a_network_is_one_line(monkeypatch: pytest.MonkeyPatch)
     def unreachable(*_: object, **__: object) -> Path:
         raise InputError("nothing can be reached; put the files there")
 
-    monkeypatch.setattr(fetch, "get", unreachable)
+    monkeypatch.setattr(download, "get", unreachable)
     assert refused("data", "get", "cifar10") == "nothing can be reached; put the files there"
     monkeypatch.undo()
     assert "mnist" in refused("data", "get", "mnist")
@@ -212,7 +214,7 @@ def test_too_little_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def greedy(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("drdsgd.runs.make_data", greedy)
+    monkeypatch.setattr("drdsgd.experiments.run.make_data", greedy)
     line = refused("train", *SMALL, "--out", tmp_path)
     assert "not enough memory" in line and "72 GB" in line and "--batch-size" in line
 
@@ -221,7 +223,7 @@ def test_a_bug_is_not_dressed_up_as_a_mistake(tmp_path: Path, monkeypatch: pytes
     def buggy(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("drdsgd.runs.make_data", buggy)
+    monkeypatch.setattr("drdsgd.experiments.run.make_data", buggy)
     with pytest.raises(RuntimeError, match="a bug"):
         drdsgd("train", *SMALL, "--out", tmp_path)
 
@@ -388,7 +390,7 @@ def nothing_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No data set is where it is looked for."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(path / "cache"))
     monkeypatch.setenv("DRDSGD_DATA", str(path / "data"))
-    monkeypatch.setattr(datasets, "_DEBIAN", path / "debian")
+    monkeypatch.setattr(sources, "_DEBIAN", path / "debian")
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
@@ -565,9 +567,9 @@ def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.Monk
         raise BrokenPipeError
 
     replaced: list[int] = []
-    monkeypatch.setattr(cli, "_show", broken)
+    monkeypatch.setattr(explore, "show_table", broken)
     monkeypatch.setattr(os, "dup2", lambda old, new: replaced.append(new))
-    monkeypatch.setattr("drdsgd.summary.find_runs", lambda paths: [])
+    monkeypatch.setattr("drdsgd.report.summary.find_runs", lambda paths: [])
 
     class Pipe:
         @staticmethod
@@ -576,7 +578,7 @@ def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sys, "stdout", Pipe())
     with pytest.raises(SystemExit) as end:
-        cli.main(["report", "."])
+        main(["report", "."])
     assert end.value.code == 1 and replaced == [77]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drdsgd.compression import BLOCK, Compressor, no_compression, quantized, random_k, top_k
+from drdsgd.core.compression import BLOCK, Compressor, no_compression, quantized, random_k, top_k
 from drdsgd.errors import InputError
 from tests import reference
 

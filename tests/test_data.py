@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from drdsgd import data, datasets
+from drdsgd import data
+from drdsgd.data import sources
 from drdsgd.errors import InputError
 
 
@@ -417,7 +418,7 @@ def test_whole_numbers_stay_whole_numbers_unless_one_device_has_others() -> None
 )
 @settings(deadline=None, max_examples=25)
 def test_deal_gives_each_device_its_samples(cuts: list[int], scaling: str) -> None:
-    dataset = datasets.digits()
+    dataset = sources.digits()
     order = np.random.default_rng(0).permutation(len(dataset.y_train))[:200]
     parts = np.split(order, sorted(cuts))
     d = data.deal(dataset, parts, [np.array([i]) for i in range(len(parts))], scaling)
@@ -438,7 +439,7 @@ def test_standard_scaling_is_standard(shape: tuple[int, ...], dtype: torch.dtype
     raw[:, 1] *= 0.25
     x = raw.to(dtype)
     y = torch.zeros(500, dtype=torch.int64)
-    dataset = datasets.Dataset("own", x, y, x, y, classes=2, unit=200.0)
+    dataset = sources.Dataset("own", x, y, x, y, classes=2, unit=200.0)
     d = data.deal(dataset, [np.arange(500)], [np.arange(500)], "standard")
     fed = (d.train.x * d.scale + d.shift).transpose(0, 1).flatten(1).double()
     assert fed.shape[0] == 3 and d.scale.dtype == torch.float32
@@ -451,12 +452,12 @@ def test_standard_scaling_is_standard(shape: tuple[int, ...], dtype: torch.dtype
 def test_a_channel_that_never_changes_is_scaled_to_zero() -> None:
     x = torch.full((4, 2), 7.0)
     y = torch.zeros(4, dtype=torch.int64)
-    d = data.deal(datasets.Dataset("flat", x, y, x, y, 1), [np.arange(4)], [np.arange(4)], "standard")
+    d = data.deal(sources.Dataset("flat", x, y, x, y, 1), [np.arange(4)], [np.arange(4)], "standard")
     assert torch.equal(d.train.x * d.scale + d.shift, torch.zeros(4, 2))
 
 
 def test_wrong_deals_are_told() -> None:
-    d, one = datasets.digits(), [np.arange(3)]
+    d, one = sources.digits(), [np.arange(3)]
     with says("2 training parts", "1 test"):
         data.deal(d, one * 2, one)
     with says("0 training parts"):

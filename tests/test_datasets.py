@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from drdsgd import data, datasets
+from drdsgd import data
+from drdsgd.data import sources
 from drdsgd.errors import InputError
 
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
@@ -47,7 +48,7 @@ def fashion_files(train: int = 7, test: int = 3, seed: int = 0) -> dict[str, byt
 def cifar_files(each: int = 2, seed: int = 0) -> dict[str, bytes]:
     rng = np.random.default_rng(seed)
     files = {}
-    for name in datasets.KNOWN["cifar10"].files:
+    for name in sources.KNOWN["cifar10"].files:
         rows = rng.integers(0, 256, (each, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         files[name] = rows.tobytes()
@@ -69,22 +70,22 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No data set is found unless the test puts it into one of the places under the returned folder."""
     monkeypatch.setenv("DRDSGD_DATA", str(tmp_path / "env"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets, "_DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(sources, "_DEBIAN", tmp_path / "debian")
     return tmp_path
 
 
 def genuine_as(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
     """Let these small files be the known ones."""
-    known = datasets.KNOWN[name]
+    known = sources.KNOWN[name]
     table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
-    monkeypatch.setitem(datasets.KNOWN, name, replace(known, files=table))
+    monkeypatch.setitem(sources.KNOWN, name, replace(known, files=table))
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
 @settings(deadline=None)
 def test_idx_round_trip(shape: list[int], seed: int) -> None:
     array = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
-    assert np.array_equal(datasets.parse_idx(idx(array)), array)
+    assert np.array_equal(sources.parse_idx(idx(array)), array)
 
 
 @given(cut=st.integers(0, 26))
@@ -92,9 +93,9 @@ def test_idx_of_any_other_length_is_refused(cut: int) -> None:
     raw = idx(np.arange(15).reshape(3, 5))
     assert len(raw) == 27
     with says():
-        datasets.parse_idx(raw[:cut])
+        sources.parse_idx(raw[:cut])
     with says("header"):
-        datasets.parse_idx(raw + bytes(cut + 1))
+        sources.parse_idx(raw + bytes(cut + 1))
 
 
 @given(n=st.integers(1, 4), seed=st.integers(0, 99))
@@ -103,14 +104,14 @@ def test_cifar_round_trip(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8), rng.integers(0, 10, n).astype(np.uint8)
     raw = b"".join(bytes([y[i]]) + x[i].tobytes() for i in range(n))  # as the format's own page tells it
-    got_x, got_y = datasets.parse_cifar(raw)
+    got_x, got_y = sources.parse_cifar(raw)
     assert np.array_equal(got_x, x) and np.array_equal(got_y, y)
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_fashion_mnist_loads_what_was_written(tmp_path: Path, packed: bool) -> None:
     files = fashion_files(7, 3)
-    d = datasets.fashion_mnist(write(tmp_path, files, packed))
+    d = sources.fashion_mnist(write(tmp_path, files, packed))
     assert (d.name, d.classes, d.unit) == ("fashion-mnist", 10, 255.0)
     assert d.x_train.shape == (7, 1, 28, 28) and d.x_test.shape == (3, 1, 28, 28)
     assert d.x_train.dtype == torch.uint8 and d.y_train.dtype == torch.int64
@@ -122,7 +123,7 @@ def test_fashion_mnist_loads_what_was_written(tmp_path: Path, packed: bool) -> N
 def test_cifar10_loads_what_was_written(tmp_path: Path, sub: str) -> None:
     files = cifar_files(2)
     write(tmp_path / sub, files)
-    d = datasets.cifar10(tmp_path)
+    d = sources.cifar10(tmp_path)
     assert d.x_train.shape == (10, 3, 32, 32) and d.x_test.shape == (2, 3, 32, 32)
     assert d.x_train.dtype == torch.uint8 and d.unit == 255.0
     third = files["data_batch_2.bin"][:3073]  # the third training sample: batches keep their order
@@ -133,33 +134,33 @@ def test_places_are_searched_in_order(nowhere: Path) -> None:
     places = ["debian", "cache/drdsgd", "env"]  # each later one goes before the earlier ones
     for n, place in enumerate(places, start=1):
         write(nowhere / place / "fashion-mnist", fashion_files(train=n), packed=True)
-        assert len(datasets.fashion_mnist().y_train) == n
+        assert len(sources.fashion_mnist().y_train) == n
     own = write(nowhere / "own", fashion_files(train=9))
-    assert len(datasets.fashion_mnist(own).y_train) == 9
+    assert len(sources.fashion_mnist(own).y_train) == 9
 
 
 def test_not_found_tells_where_it_was_looked_for_and_the_command(nowhere: Path) -> None:
     with says(str(nowhere / "env"), str(nowhere / "cache"), str(nowhere / "debian"), "drdsgd data get cifar10"):
-        datasets.cifar10()
+        sources.cifar10()
 
 
 def test_a_named_folder_is_the_only_one(nowhere: Path) -> None:
     write(nowhere / "env" / "fashion-mnist", fashion_files())
     with says(str(nowhere / "mine"), "train-images-idx3-ubyte.gz", "drdsgd data get fashion-mnist"):
-        datasets.fashion_mnist(nowhere / "mine")
+        sources.fashion_mnist(nowhere / "mine")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, cifar_files())
     (tmp_path / "data_batch_3.bin").unlink()
     with says("data_batch_3.bin", str(tmp_path)):
-        datasets.cifar10(tmp_path)
+        sources.cifar10(tmp_path)
 
 
 def test_an_incomplete_place_does_not_hide_a_complete_one(nowhere: Path) -> None:
     write(nowhere / "env" / "cifar10", {"test_batch.bin": b"?"})
     write(nowhere / "debian" / "cifar10", cifar_files(3))
-    assert len(datasets.cifar10().y_test) == 3
+    assert len(sources.cifar10().y_test) == 3
 
 
 SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
@@ -183,7 +184,7 @@ def test_spoilt_fashion_mnist_is_told_with_file_and_fix(tmp_path: Path, case: st
     files = fashion_files()
     write(tmp_path, files | {name: spoil(files[name])}, packed)
     with says(name, why, "drdsgd data get fashion-mnist"):
-        datasets.fashion_mnist(tmp_path)
+        sources.fashion_mnist(tmp_path)
 
 
 @given(cut=st.floats(0, 0.999), flip=st.booleans())
@@ -196,7 +197,7 @@ def test_a_spoilt_gzip_never_gets_through(tmp_path_factory: pytest.TempPathFacto
     at = 10 + int(cut * (len(raw) - 10))  # beyond the header, where nobody reads the date
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :] if flip else raw[:at])
     with says(str(path), "drdsgd data get fashion-mnist"):
-        datasets.fashion_mnist(folder)
+        sources.fashion_mnist(folder)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_a_spoilt_gzip_never_gets_through(tmp_path_factory: pytest.TempPathFacto
 def test_spoilt_cifar10_is_told_with_file_and_fix(tmp_path: Path, raw: bytes, why: str) -> None:
     write(tmp_path, cifar_files() | {"data_batch_4.bin": raw})
     with says("data_batch_4.bin", why, "drdsgd data get cifar10"):
-        datasets.cifar10(tmp_path)
+        sources.cifar10(tmp_path)
 
 
 def test_an_unreadable_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,14 +217,14 @@ def test_an_unreadable_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Path, "open", refuse)  # not by file modes: root may read everything
     with says("data_batch_1.bin", "Permission denied"):
-        datasets.cifar10(tmp_path)
+        sources.cifar10(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ available
 
 
 def test_available_tells_the_state_of_every_set(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [(a.name, a.state) for a in datasets.available()] == [
+    assert [(a.name, a.state) for a in sources.available()] == [
         ("digits", "embedded"),
         ("fashion-mnist", "not here"),
         ("cifar10", "not here"),
@@ -232,7 +233,7 @@ def test_available_tells_the_state_of_every_set(nowhere: Path, monkeypatch: pyte
     genuine_as(monkeypatch, "fashion-mnist", fashion)
     folder = write(nowhere / "cache/drdsgd/fashion-mnist", fashion, packed=True)
     write(nowhere / "env/cifar10/cifar-10-batches-bin", cifar)  # well formed, but not the known bytes
-    _, f, c = datasets.available()
+    _, f, c = sources.available()
     assert (f.state, f.where) == ("ok", folder)
     assert f.bytes == sum(path.stat().st_size for path in folder.iterdir())
     assert (c.state, c.where) == ("differs", nowhere / "env/cifar10/cifar-10-batches-bin")
@@ -254,16 +255,16 @@ def test_available_says_differs_of_spoilt_files(
     files = fashion_files()
     genuine_as(monkeypatch, "fashion-mnist", files)
     folder = write(nowhere / "here", files, packed=True)
-    assert datasets.state_of("fashion-mnist", folder) == ("ok", folder)
+    assert sources.state_of("fashion-mnist", folder) == ("ok", folder)
     path = folder / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(spoil(path.read_bytes()))
-    assert datasets.state_of("fashion-mnist", folder) == ("differs", folder)
+    assert sources.state_of("fashion-mnist", folder) == ("differs", folder)
     path.unlink()
-    assert datasets.state_of("fashion-mnist", folder) == ("differs", folder)
+    assert sources.state_of("fashion-mnist", folder) == ("differs", folder)
 
 
 def test_known_tables_are_the_sets_as_published() -> None:
-    fashion, cifar = datasets.KNOWN["fashion-mnist"], datasets.KNOWN["cifar10"]
+    fashion, cifar = sources.KNOWN["fashion-mnist"], sources.KNOWN["cifar10"]
     assert [length for length, _ in fashion.files.values()] == [
         16 + 60_000 * 784,
         8 + 60_000,
@@ -276,7 +277,7 @@ def test_known_tables_are_the_sets_as_published() -> None:
         assert all(len(checksum) == digest for _, checksum in known.files.values())
 
 
-def published_moments(d: datasets.Dataset) -> tuple[list[float], list[float]]:
+def published_moments(d: sources.Dataset) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel in units, as everybody normalises with them."""
     part = [np.arange(5)]
     devices = data.deal(d, part, part, "standard")
@@ -285,18 +286,18 @@ def published_moments(d: datasets.Dataset) -> tuple[list[float], list[float]]:
 
 
 def test_the_real_fashion_mnist_if_it_is_here() -> None:
-    if datasets.state_of("fashion-mnist")[0] != "ok":
+    if sources.state_of("fashion-mnist")[0] != "ok":
         pytest.skip("Fashion-MNIST is not here")
-    d = datasets.fashion_mnist()
+    d = sources.fashion_mnist()
     assert torch.bincount(d.y_train).tolist() == [6000] * 10 and torch.bincount(d.y_test).tolist() == [1000] * 10
     mean, std = published_moments(d)
     assert mean == pytest.approx([0.2860], abs=5e-5) and std == pytest.approx([0.3530], abs=5e-5)
 
 
 def test_the_real_cifar10_if_it_is_here() -> None:
-    if datasets.state_of("cifar10")[0] != "ok":
+    if sources.state_of("cifar10")[0] != "ok":
         pytest.skip("CIFAR-10 is not here")
-    d = datasets.cifar10()
+    d = sources.cifar10()
     assert torch.bincount(d.y_train).tolist() == [5000] * 10 and torch.bincount(d.y_test).tolist() == [1000] * 10
     mean, std = published_moments(d)
     assert mean == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
@@ -307,7 +308,7 @@ def test_the_real_cifar10_if_it_is_here() -> None:
 
 
 def test_digits_are_split_three_to_one_in_every_class() -> None:
-    a, b = datasets.digits(), datasets.digits()
+    a, b = sources.digits(), sources.digits()
     assert torch.equal(a.x_train, b.x_train) and torch.equal(a.y_test, b.y_test)
     train, test = torch.bincount(a.y_train), torch.bincount(a.y_test)
     assert torch.equal(test, (train + test) // 4)
@@ -318,7 +319,7 @@ def test_digits_are_split_three_to_one_in_every_class() -> None:
 def test_digits_are_all_there_once() -> None:
     from sklearn.datasets import load_digits
 
-    d, all_of_them = datasets.digits(), load_digits()
+    d, all_of_them = sources.digits(), load_digits()
     ours = torch.cat([d.x_train, d.x_test]).flatten(1).numpy()
     labelled = np.column_stack([ours, torch.cat([d.y_train, d.y_test]).numpy()])
     theirs = np.column_stack([all_of_them.data.astype(np.uint8), all_of_them.target])

@@ -17,9 +17,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import cluster, network, ranks
 
-from drdsgd import bench
+from drdsgd_benchmarks import cluster, network, ranks, speed
 from tests.engines.together import programs
 from tests.program import Said, drdsgd
 
@@ -143,12 +142,12 @@ def test_the_readmes_python_example_has_ten_lines() -> None:
 def test_the_page_on_speed_says_what_was_measured() -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     results = json.loads((ROOT / "docs/performance.json").read_text(encoding="utf-8"))["results"]
-    assert {r["case"] for r in results} == set(bench.CASES)
+    assert {r["case"] for r in results} == set(speed.CASES)
     for r in results:
         spread = f"{r['low']:.2f} to {r['high']:.2f}"
         assert f"| {r['what']} | {r['against']} | {r['median']:.2f} {r['unit']} | {spread} |" in page
         assert (
-            bench.Result(**{key: r[key] for key in (field.name for field in dataclasses.fields(bench.Result))}).reached
+            speed.Result(**{key: r[key] for key in (field.name for field in dataclasses.fields(speed.Result))}).reached
             == r["reached"]
         )
 

@@ -17,22 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from drdsgd import data, datasets, graphs
-from drdsgd.algorithms import Algorithm
+from drdsgd import data
+from drdsgd.core.algorithms import Algorithm
+from drdsgd.core.objectives import Hosted, Weights
+from drdsgd.data import sources
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
-from drdsgd.experiment import (
-    Experiment,
-    load,
-    make_algorithm,
-    make_data,
-    make_graph,
-    make_model,
-)
-from drdsgd.mixing import metropolis
-from drdsgd.objectives import Hosted, Weights
-from drdsgd.options import GRAPHS
-from drdsgd.runs import run
+from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model
+from drdsgd.experiments.config import Experiment, load
+from drdsgd.experiments.options import GRAPHS
+from drdsgd.experiments.run import run
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import metropolis
 from tests.program import assert_same_run, drdsgd, refused, small
 from tests.refusing import message
 
@@ -291,9 +287,9 @@ def test_validation_samples_come_from_the_training_set_and_are_not_trained_on(
         assert same(make_data(Experiment(devices=6, scaling=scaling, validation=0.3, **other)), split)
     assert not same(make_data(e.replace(validation=0.3, seed=1)), split)
     # nothing of the test set: with none at all the data are the same
-    digits = datasets.digits()
+    digits = sources.digits()
     untested = dataclasses.replace(digits, x_test=digits.x_test[:0], y_test=digits.y_test[:0])
-    monkeypatch.setattr(datasets, "digits", lambda: untested)
+    monkeypatch.setattr(sources, "digits", lambda: untested)
     assert same(make_data(e.replace(validation=0.3)), split)
 
 

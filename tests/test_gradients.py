@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import drdsgd
-from drdsgd import data, graphs, models
-from drdsgd.flat import Flat, aligned
-from drdsgd.gradients import (
+from drdsgd import data, models
+from drdsgd.core.flat import Flat, aligned
+from drdsgd.core.gradients import (
     Execution,
     Gradient,
     Loss,
@@ -20,6 +20,7 @@ from drdsgd.gradients import (
     make_forward,
     predict,
 )
+from drdsgd.topology import graphs
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 

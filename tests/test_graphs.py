@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drdsgd import graphs
+from drdsgd.topology import graphs
 from tests.refusing import message
 
 few = settings(max_examples=25, deadline=None)

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drdsgd import loggers, study, workers
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment
-from drdsgd.metrics import Metrics
-from drdsgd.records import Folder, Status, read_metrics, versions
-from drdsgd.runs import run
-from drdsgd.study import Study
+from drdsgd.experiments import compare, loggers, workers
+from drdsgd.experiments.compare import Study
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Folder, Status, read_metrics
+from drdsgd.experiments.run import run
+from drdsgd.training.metrics import Metrics
+from drdsgd.versions import versions
 from tests.made import metrics
 from tests.program import FIELDS, SMALL, Crash, crashing_at, drdsgd, one_line, refused, small
 
@@ -155,7 +156,7 @@ def test_how_to_go_on_names_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     stopped(tmp_path, at=3, log=loggers.no_log)
     monkeypatch.setitem(loggers.KINDS, "mlflow", loggers.Kind(Failing("never"), ()))
-    monkeypatch.setattr("drdsgd.runs.make_graph", interrupted)
+    monkeypatch.setattr("drdsgd.experiments.run.make_graph", interrupted)
     said = one_line(drdsgd("train", "--resume", "--log", "mlflow", "--out", tmp_path), status=130)
     assert said.endswith(f"continue with: drdsgd train --resume --log mlflow --out {tmp_path}")
 
@@ -206,9 +207,9 @@ def test_a_log_of_a_finished_run_can_be_made_later(tmp_path: Path) -> None:
 
 def test_a_comparison_is_logged_in_all_processes(tmp_path: Path) -> None:
     plan = Study(("dsgd", "dr-dsgd"), (0,), {**FIELDS, "rounds": 4})
-    study.compare(plan, tmp_path, threads=1)
-    plan = study.extended(study.load(tmp_path / "study.toml"), (), (0, 1), {})
-    study.compare(plan, tmp_path, resume=True, threads=2, log=["tensorboard"])
+    compare.compare(plan, tmp_path, threads=1)
+    plan = compare.extended(compare.load(tmp_path / "study.toml"), (), (0, 1), {})
+    compare.compare(plan, tmp_path, resume=True, threads=2, log=["tensorboard"])
     for cell in plan.cells(tmp_path):  # also those that were finished before
         assert_in_tensorboard(cell.path)
 
@@ -291,7 +292,7 @@ class TestMLflow:
 
     def test_a_comparison_keeps_all_its_runs_in_one_store(self, store: Path) -> None:
         plan = Study(("dsgd", "dr-dsgd"), (0,), dict(FIELDS))
-        study.compare(plan, store.parent, threads=1, log=["mlflow"])
+        compare.compare(plan, store.parent, threads=1, log=["mlflow"])
         assert_in_mlflow(store, store.with_name("dr-dsgd") / "seed-0", name="dr-dsgd/seed-0")
         assert sorted(one.info.run_name for one in runs_of(store)) == ["dr-dsgd/seed-0", "dsgd/seed-0"]
 

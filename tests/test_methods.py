@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from drdsgd.algorithms import Algorithm
+from drdsgd.core.algorithms import Algorithm
+from drdsgd.core.flat import Flat
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment, make_algorithm, make_data, make_model, title
-from drdsgd.flat import Flat
-from drdsgd.methods import (
+from drdsgd.experiments.build import make_algorithm, make_data, make_model
+from drdsgd.experiments.config import Experiment, title
+from drdsgd.experiments.options import OPTIONS, spelling
+from drdsgd.experiments.registry import (
     ALGORITHMS,
     OBJECTIVES,
     OPTIMIZERS,
@@ -24,8 +26,7 @@ from drdsgd.methods import (
     scheduled,
     sent_by,
 )
-from drdsgd.options import OPTIONS, spelling
-from drdsgd.runs import check, run
+from drdsgd.experiments.run import check, run
 from tests.program import drdsgd
 
 SMALL: dict[str, Any] = {

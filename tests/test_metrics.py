@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drdsgd import data
+from drdsgd.core.flat import Flat
 from drdsgd.errors import InputError
-from drdsgd.flat import Flat
-from drdsgd.metrics import (
+from drdsgd.training.metrics import (
     Accuracy,
     Metric,
     Metrics,

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from drdsgd import graphs
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
-from drdsgd.mixing import (
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import (
     Mixing,
     check_matrix,
     constant,

@@ -23,11 +23,7 @@ from scipy.optimize import brentq, minimize, minimize_scalar
 from scipy.sparse import block_diag, csr_array
 from torch import Tensor
 
-from drdsgd.engines.local import LocalEngine
-from drdsgd.errors import InputError
-from drdsgd.graphs import complete, erdos_renyi, ring
-from drdsgd.mixing import Mixing, local_steps, metropolis, metropolis_matrix
-from drdsgd.objectives import (
+from drdsgd.core.objectives import (
     NEWEST,
     Hosted,
     Objective,
@@ -45,7 +41,11 @@ from drdsgd.objectives import (
     smoothed,
     term,
 )
-from drdsgd.schedules import linear
+from drdsgd.core.schedules import linear
+from drdsgd.engines.local import LocalEngine
+from drdsgd.errors import InputError
+from drdsgd.topology.graphs import complete, erdos_renyi, ring
+from drdsgd.topology.mixing import Mixing, local_steps, metropolis, metropolis_matrix
 
 Limit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # losses f [K], reference p [K] -> weights [K]
 

@@ -18,14 +18,9 @@ from hypothesis import strategies as st
 from scipy.sparse import block_diag, csr_array
 from torch import Tensor
 
-from drdsgd import graphs
-from drdsgd.compression import Compressor, no_compression, quantized, random_k, top_k
-from drdsgd.engines.local import LocalEngine
-from drdsgd.errors import InputError
-from drdsgd.gradients import Gradient
-from drdsgd.methods import gamma_of
-from drdsgd.mixing import Mixing, link_failures, metropolis, metropolis_matrix, repeated
-from drdsgd.optimizers import (
+from drdsgd.core.compression import Compressor, no_compression, quantized, random_k, top_k
+from drdsgd.core.gradients import Gradient
+from drdsgd.core.optimizers import (
     GossipOptimizer,
     choco,
     compressed,
@@ -38,7 +33,12 @@ from drdsgd.optimizers import (
     push,
     quasi_global_momentum,
 )
-from drdsgd.schedules import Schedule, linear
+from drdsgd.core.schedules import Schedule, linear
+from drdsgd.engines.local import LocalEngine
+from drdsgd.errors import InputError
+from drdsgd.experiments.registry import gamma_of
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import Mixing, link_failures, metropolis, metropolis_matrix, repeated
 from tests import reference
 from tests.networks import of_every_kind
 from tests.reference import Plain

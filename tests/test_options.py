@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment
-from drdsgd.methods import OBJECTIVES, OPTIMIZERS, SERVERS
-from drdsgd.options import ALGORITHMS, DATASETS, GRAPHS, MIXINGS, OPTIONS, SCHEDULES, parse, spelling, unknown
+from drdsgd.errors import InputError, unknown
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.options import ALGORITHMS, DATASETS, GRAPHS, MIXINGS, OPTIONS, SCHEDULES, parse, spelling
+from drdsgd.experiments.registry import OBJECTIVES, OPTIMIZERS, SERVERS
 
 
 def test_options_and_fields_are_the_same_in_the_same_order() -> None:

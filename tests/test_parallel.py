@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drdsgd.parallel import blocks, each_of, one_thread
+from drdsgd.core.parallel import blocks, each_of, one_thread
 
 
 @given(st.integers(1, 500), st.integers(-1, 60))

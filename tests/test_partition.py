@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from drdsgd import partition
+from drdsgd.data import partition
 from tests.refusing import message
 
 few = settings(max_examples=50, deadline=None)

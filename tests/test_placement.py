@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drdsgd import graphs
-from drdsgd.placement import crossing, place
+from drdsgd.engines.placement import crossing, place
+from drdsgd.topology import graphs
 from tests.networks import of_every_kind
 from tests.refusing import message
 

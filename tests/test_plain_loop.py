@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.plain_loop import Agreement, main, package, plain_loop
 
-from drdsgd.experiment import Experiment
+from drdsgd.experiments.config import Experiment
+from drdsgd_benchmarks.plain_loop import Agreement, main, package, plain_loop
 
 
 def experiment(algorithm: str, dtype: str) -> Experiment:

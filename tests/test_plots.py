@@ -9,10 +9,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from drdsgd import graphs, plots, summary
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment
-from drdsgd.runs import run
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.run import run
+from drdsgd.report import plots, summary
+from drdsgd.topology import graphs
 from tests.made import record
 
 SIGNATURES = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-", ".svg": b"<?xml"}

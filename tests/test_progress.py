@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from drdsgd import progress
-from drdsgd.metrics import Metrics
-from drdsgd.records import Folder, read, read_metrics
+from drdsgd.cli import progress
+from drdsgd.experiments.records import Folder, read, read_metrics
+from drdsgd.training.metrics import Metrics
 from tests.made import metrics
 from tests.program import SMALL, drdsgd
 
@@ -37,7 +37,7 @@ def a_terminals_name(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr("drdsgd.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("drdsgd.cli.progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr(progress, "FIRST_AFTER", 2.0)
     return now
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drdsgd import records
 from drdsgd.errors import InputError
-from drdsgd.experiment import make_data, make_graph
-from drdsgd.metrics import Metrics
-from drdsgd.mixing import metropolis_matrix, rho
-from drdsgd.records import Folder
-from drdsgd.runs import run
+from drdsgd.experiments import records
+from drdsgd.experiments.build import make_data, make_graph
+from drdsgd.experiments.records import Folder
+from drdsgd.experiments.run import run
+from drdsgd.topology.mixing import metropolis_matrix, rho
+from drdsgd.training.metrics import Metrics
 from tests.program import begun, contents, drdsgd, evaluations, refused, small
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from drdsgd import records, report, summary
-from drdsgd.experiment import Experiment
-from drdsgd.report import COLOURS, DASHES
+from drdsgd import report
+from drdsgd.experiments import records
+from drdsgd.experiments.config import Experiment
+from drdsgd.report import COLOURS, DASHES, summary
 from drdsgd.report.content import DEVICES, FRAMES, LINKS, content
 from tests.made import HOSTILE, lively, record
 from tests.made import study as study  # a fixture

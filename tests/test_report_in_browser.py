@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from drdsgd import report, summary
-from drdsgd.records import Record, Status
+from drdsgd import report
+from drdsgd.experiments.records import Record, Status
+from drdsgd.report import summary
 from tests.made import HOSTILE, lively, record
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them

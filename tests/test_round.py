@@ -15,19 +15,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drdsgd import algorithms, checkpoint, data, graphs, models
-from drdsgd.algorithms import Algorithm
-from drdsgd.batches import Batches
+from drdsgd import data, models
+from drdsgd.core import algorithms
+from drdsgd.core.algorithms import Algorithm
+from drdsgd.core.flat import Flat
+from drdsgd.core.gradients import Execution, Forward, make_forward
+from drdsgd.core.objectives import Hosted, Objective, ObjectiveState, kl_dro, smoothed
+from drdsgd.core.optimizers import GossipOptimizer, OptimizerState, dsgd, quasi_global_momentum
+from drdsgd.core.parallel import Each, each_of
+from drdsgd.core.round import Info, State, init, make_round
+from drdsgd.core.schedules import linear
+from drdsgd.data.batches import Batches
 from drdsgd.engines.local import Alone, LocalEngine
-from drdsgd.flat import Flat
-from drdsgd.gradients import Execution, Forward, make_forward
-from drdsgd.mixing import metropolis
-from drdsgd.objectives import Hosted, Objective, ObjectiveState, kl_dro, smoothed
-from drdsgd.optimizers import GossipOptimizer, OptimizerState, dsgd, quasi_global_momentum
-from drdsgd.parallel import Each, each_of
-from drdsgd.round import Info, State, init, make_round
-from drdsgd.schedules import linear
-from drdsgd.training import Progress
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import metropolis
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress
 from tests import reference
 from tests import test_objectives as laws
 from tests.networks import of_every_kind

@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 import torch
 
-from drdsgd import records
-from drdsgd.engines import Ranks
+from drdsgd.core.engine import Ranks
 from drdsgd.errors import InputError, Interrupted
-from drdsgd.experiment import Experiment
-from drdsgd.records import Folder
-from drdsgd.runs import check_device, run, stop_requests
-from drdsgd.training import Progress
+from drdsgd.experiments import records
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Folder
+from drdsgd.experiments.run import check_device, run, stop_requests
+from drdsgd.training.loop import Progress
 from tests import killing
 from tests.program import (
     SMALL,
@@ -188,12 +188,12 @@ def test_an_interruption_before_there_is_anything_says_only_that(
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("drdsgd.runs.make_graph", interrupted)
+    monkeypatch.setattr("drdsgd.experiments.run.make_graph", interrupted)
     assert one_line(drdsgd("train", *SMALL, "--out", tmp_path), status=130) == "interrupted"
     assert contents(tmp_path) == {}
     monkeypatch.undo()
     path = begun(tmp_path / "begun")
-    monkeypatch.setattr("drdsgd.runs.make_graph", interrupted)
+    monkeypatch.setattr("drdsgd.experiments.run.make_graph", interrupted)
     line = one_line(drdsgd("train", "--resume", "--out", path), status=130)
     assert line == f"stopped; continue with: drdsgd train --resume --out {path}"
 
@@ -236,7 +236,7 @@ def test_a_second_interruption_ends_at_once(whole: Path, tmp_path: Path) -> None
 def test_an_interruption_during_the_last_checkpoint_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from drdsgd import checkpoint
+    from drdsgd.training import checkpoint
 
     save = checkpoint.save
 

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import drdsgd
-from drdsgd import data, graphs, models
+from drdsgd import data, models
 from drdsgd.engines.local import LocalEngine
-from drdsgd.mixing import metropolis
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import metropolis
 
 
 class Work(TorchDispatchMode):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drdsgd.core.schedules import Schedule, cosine, exponential, linear, schedule_of, warmup
 from drdsgd.errors import InputError
-from drdsgd.schedules import Schedule, cosine, exponential, linear, schedule_of, warmup
 
 # start, T and where it ends -> a schedule
 SCHEDULES: dict[str, Callable[[float, int, float], Schedule]] = {

@@ -19,9 +19,9 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 import drdsgd
-from drdsgd.metrics import Accuracy, Metrics
-from drdsgd.records import Folder, Network
-from drdsgd.study import Study
+from drdsgd.experiments.compare import Study
+from drdsgd.experiments.records import Folder, Network
+from drdsgd.training.metrics import Accuracy, Metrics
 from tests.test_public import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -69,7 +69,7 @@ def test_every_page_is_in_the_contents_once() -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    shown = re.findall(r"^::: (drdsgd\.\w+)", (DOCS / "reference/python.md").read_text(encoding="utf-8"), re.MULTILINE)
+    shown = re.findall(r"^::: (drdsgd[\w.]+)", (DOCS / "reference/python.md").read_text(encoding="utf-8"), re.MULTILINE)
     for name in drdsgd.__all__:
         value = getattr(drdsgd, name)
         assert (value.__name__ if ismodule(value) else value.__module__) in shown, name

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from drdsgd import progress, records, study, workers
-from drdsgd.cli import DEMO
+from drdsgd.cli import progress
+from drdsgd.cli.runs import DEMO
 from drdsgd.errors import InputError, Interrupted
-from drdsgd.records import Folder
-from drdsgd.study import Cell, Study, _at_once, compare, extended
+from drdsgd.experiments import compare as study
+from drdsgd.experiments import records, workers
+from drdsgd.experiments.compare import Cell, Study, _at_once, compare, extended
+from drdsgd.experiments.records import Folder
 from tests.program import FIELDS, SMALL, assert_same_run, contents, drdsgd, evaluations, one_line, refused, saved
 
 BOTH = ("dsgd", "dr-dsgd")

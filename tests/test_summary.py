@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from drdsgd import report, summary
+from drdsgd import report
 from drdsgd.errors import InputError
-from drdsgd.metrics import standard_error
-from drdsgd.records import Record
+from drdsgd.experiments.records import Record
+from drdsgd.report import summary
+from drdsgd.training.metrics import standard_error
 from tests.made import pair, record
 from tests.made import study as study  # a fixture
 

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor, nn
 
 import drdsgd
-from drdsgd import data, graphs, models, objectives, optimizers
-from drdsgd.algorithms import Algorithm
-from drdsgd.engines import Mix
+from drdsgd import data, models
+from drdsgd.baselines import ServerAlgorithm, fed_avg
+from drdsgd.core import objectives, optimizers
+from drdsgd.core.algorithms import Algorithm
+from drdsgd.core.engine import Mix
+from drdsgd.core.gradients import loss_name
+from drdsgd.core.objectives import ad_gda, kl_dro
+from drdsgd.core.optimizers import GossipOptimizer, OptimizerState
 from drdsgd.errors import Diverged, InputError
-from drdsgd.gradients import loss_name
-from drdsgd.metrics import Metric
-from drdsgd.mixing import metropolis
-from drdsgd.objectives import ad_gda, kl_dro
-from drdsgd.optimizers import GossipOptimizer, OptimizerState
-from drdsgd.servers import ServerAlgorithm, fed_avg
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import metropolis
+from drdsgd.training.metrics import Metric
 from tests.test_objectives import BASE
 from tests.test_optimizers import OPTIMIZERS, changing, directed
 
@@ -113,7 +115,7 @@ def test_models_stay_where_they_are(name: str) -> None:
 
 
 def test_train_loss_is_this_rounds_batch() -> None:
-    from drdsgd.batches import Batches
+    from drdsgd.data.batches import Batches
 
     model = models.logistic((6,), 3)
     first = next(iter(drdsgd.trajectory(**options(model=model, seed=4))))

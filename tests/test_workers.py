@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from drdsgd import records, study, workers
 from drdsgd.errors import InputError, Interrupted
-from drdsgd.records import Folder
-from drdsgd.study import Cell, Study
+from drdsgd.experiments import compare, records, workers
+from drdsgd.experiments.compare import Cell, Study
+from drdsgd.experiments.records import Folder
 from tests.killing import process, program
 from tests.program import (
     FIELDS,
@@ -49,7 +49,7 @@ class Slow(nn.Linear):
         global calls
         calls += 1
         word = Path(__file__).with_name("word").read_text()
-        if word == "bug" and getattr(sys.modules["__main__"].__spec__, "name", "") == "drdsgd.workers":
+        if word == "bug" and getattr(sys.modules["__main__"].__spec__, "name", "") == "drdsgd.experiments.workers":
             raise RuntimeError("a bug")
         if calls > 10:  # before that, nothing is under way
             time.sleep(0.3 if word == "bug" else float(word))
@@ -116,7 +116,7 @@ class Comparison:
 
     def assert_goes_on_to(self, whole: Path) -> None:
         """Resumed, here in one process, it ends as if nothing had happened."""
-        study.compare(study.load(self.path / "study.toml"), self.path, resume=True, threads=1)
+        compare.compare(compare.load(self.path / "study.toml"), self.path, resume=True, threads=1)
         for label in BOTH:
             assert_same_run(self.path / label / "seed-0", whole / label / "seed-0")
 
@@ -154,8 +154,8 @@ def test_several_processes_give_what_one_gives(
         seen.append((cell.path, t))
 
     slow("0.3")
-    several = study.compare(plan, tmp_path / "several", threads=2, watch=watch)
-    one = study.compare(plan, tmp_path / "one", threads=1)
+    several = compare.compare(plan, tmp_path / "several", threads=2, watch=watch)
+    one = compare.compare(plan, tmp_path / "one", threads=1)
     assert [(r.experiment, r.status, r.message) for r in several] == [(r.experiment, r.status, r.message) for r in one]
     assert {r.status for r in one} == {"finished", "diverged"}
     for a, b in zip(several, one, strict=True):
@@ -281,9 +281,9 @@ def assert_stopped(path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_bad_input_of_one_run_stops_the_others(tmp_path: Path) -> None:
     with Folder(tmp_path / "dr-dsgd" / "seed-0").lock(), pytest.raises(InputError, match="another process is working"):
-        study.compare(UNEVEN, tmp_path, threads=2)
+        compare.compare(UNEVEN, tmp_path, threads=2)
     assert_stopped(tmp_path / "dsgd-rounds=3000" / "seed-0")
-    made = study.compare(UNEVEN, tmp_path, resume=True, threads=2)
+    made = compare.compare(UNEVEN, tmp_path, resume=True, threads=2)
     assert [record.final.round for record in made] == [3000, 6]
 
 
@@ -313,7 +313,7 @@ def test_what_ends_a_workers_run_ends_the_comparison(
 
     monkeypatch.setattr(workers, "carry_out", failing)
     with pytest.raises(type(raised)) as caught:
-        study.compare(UNEVEN, tmp_path, threads=2)
+        compare.compare(UNEVEN, tmp_path, threads=2)
     assert type(caught.value) is type(raised)
     assert str(caught.value) == str(raised)
     assert_stopped(tmp_path / "dsgd-rounds=3000" / "seed-0")
@@ -334,7 +334,7 @@ def test_what_ends_our_own_run_stops_the_workers(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(workers, "carry_out", failing)
     with pytest.raises(RuntimeError, match="a bug"):
-        study.compare(plan, tmp_path, threads=2)
+        compare.compare(plan, tmp_path, threads=2)
     assert_stopped(tmp_path / "dr-dsgd" / "seed-0")
 
 
@@ -351,7 +351,7 @@ def test_a_comparison_that_only_waits_can_be_interrupted(tmp_path: Path) -> None
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match=r"^stopped with 1 run unfinished$"):
-        study.compare(plan, tmp_path, threads=2, watch=watch)
+        compare.compare(plan, tmp_path, threads=2, watch=watch)
     assert_stopped(tmp_path / "dr-dsgd-rounds=3000" / "seed-0")
 
 

@@ -10,47 +10,51 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drdsgd import (
-        algorithms,
-        compression,
-        data,
-        datasets,
-        graphs,
-        metrics,
-        mixing,
-        models,
-        objectives,
-        optimizers,
-        partition,
-        schedules,
-        servers,
-    )  # fmt: skip
-    from drdsgd.algorithms import Algorithm, dr_dsgd, dsgd
+    from drdsgd import baselines as servers
+    from drdsgd import data, models
+    from drdsgd.core import algorithms, compression, objectives, optimizers, schedules
+    from drdsgd.core.algorithms import Algorithm, dr_dsgd, dsgd
+    from drdsgd.core.objectives import erm, kl_dro
+    from drdsgd.core.round import Info, State, make_round
+    from drdsgd.data import partition
+    from drdsgd.data import sources as datasets
     from drdsgd.errors import Diverged, InputError
-    from drdsgd.experiment import Experiment
-    from drdsgd.mixing import Mixing, metropolis
-    from drdsgd.objectives import erm, kl_dro
-    from drdsgd.round import Info, State, make_round
-    from drdsgd.runs import run
-    from drdsgd.training import Result, train, trajectory
+    from drdsgd.experiments.config import Experiment
+    from drdsgd.experiments.run import run
+    from drdsgd.topology import graphs, mixing
+    from drdsgd.topology.mixing import Mixing, metropolis
+    from drdsgd.training import metrics
+    from drdsgd.training.loop import Result, train, trajectory
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "algorithms": ("Algorithm", "dr_dsgd", "dsgd"),
+# where the public names live
+_NAMES = {
+    "core.algorithms": ("Algorithm", "dr_dsgd", "dsgd"),
+    "core.objectives": ("erm", "kl_dro"),
+    "core.round": ("Info", "State", "make_round"),
     "errors": ("Diverged", "InputError"),
-    "experiment": ("Experiment",),
-    "mixing": ("Mixing", "metropolis"),
-    "objectives": ("erm", "kl_dro"),
-    "round": ("Info", "State", "make_round"),
-    "runs": ("run",),
-    "training": ("Result", "train", "trajectory"),
+    "experiments.config": ("Experiment",),
+    "experiments.run": ("run",),
+    "topology.mixing": ("Mixing", "metropolis"),
+    "training.loop": ("Result", "train", "trajectory"),
 }
-_MODULES = (
-    "algorithms", "compression", "data", "datasets", "graphs", "metrics", "mixing", "models", "objectives",
-    "optimizers", "partition", "schedules", "servers",
-)  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_MODULES = {
+    "algorithms": "core.algorithms",
+    "compression": "core.compression",
+    "data": "data",
+    "datasets": "data.sources",
+    "graphs": "topology.graphs",
+    "metrics": "training.metrics",
+    "mixing": "topology.mixing",
+    "models": "models",
+    "objectives": "core.objectives",
+    "optimizers": "core.optimizers",
+    "partition": "data.partition",
+    "schedules": "core.schedules",
+    "servers": "baselines",
+}
 
 __all__ = [
     "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
@@ -61,11 +65,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
+    if name in _HOMES:
         # no module is named like one of these: importing it would hide the name
-        value = getattr(importlib.import_module(f"drdsgd.{_HOME_OF[name]}"), name)
+        value = getattr(importlib.import_module(f"drdsgd.{_HOMES[name]}"), name)
     elif name in _MODULES:
-        value = importlib.import_module(f"drdsgd.{name}")
+        value = importlib.import_module(f"drdsgd.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'drdsgd' has no attribute '{name}'")
     globals()[name] = value

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Sequence
 from numbers import Integral
 
-__all__ = ["Died", "Diverged", "InUse", "InputError", "Interrupted", "one_line", "out_of_memory", "positive", "whole"]
+__all__ = [
+    "Died", "Diverged", "InUse", "InputError", "Interrupted",
+    "one_line", "out_of_memory", "positive", "unknown", "whole",
+]  # fmt: skip
 
 
 class InputError(ValueError):
@@ -76,3 +81,13 @@ def positive(argument: str, value: float, hint: str = "") -> float:
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{argument} must be a positive number: {value:g}" + (f"; {hint}" if hint else ""))
     return value
+
+
+def unknown(name: str, known: Sequence[str]) -> str:
+    """What to say of a name that is not known: the nearest right one, or all.
+
+    >>> unknown("digit", ["digits", "synthetic"])
+    'unknown, did you mean digits?'
+    """
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"unknown, did you mean {near[0]}?" if near else f"unknown; known are {', '.join(known)}"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from drdsgd import bench, graphs
-from drdsgd.bench import sides
 from drdsgd.errors import Died
+from drdsgd.topology import graphs
+from drdsgd_benchmarks import sides, speed
 from tests.program import drdsgd as program
 
 
@@ -29,7 +29,7 @@ from tests.program import drdsgd as program
     ],
 )
 def test_a_target_is_a_bound_on_the_median(unit: Any, target: float | None, turns: list[float], reached: bool) -> None:
-    result = bench.Result("case", "this", "that", unit, target, turns)
+    result = speed.Result("case", "this", "that", unit, target, turns)
     assert result.reached is reached
     said = result.to_json()
     assert (said["median"], said["low"], said["high"], said["reached"]) == (
@@ -41,10 +41,10 @@ def test_a_target_is_a_bound_on_the_median(unit: Any, target: float | None, turn
 
 
 def test_sides_take_turns_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(speed, "TURN_SECONDS", 0.01)
     ticks: list[None] = []
     small = {"K": 2, "B": 3}
-    turns = bench.in_turns(
+    turns = speed.in_turns(
         {
             "drdsgd": ("ours", {"threads": 1, "kind": "mlp", **small}),
             "plain": ("plain", {"threads": 1, "kind": "mlp", **small}),
@@ -61,7 +61,7 @@ def test_sides_take_turns_in_processes_of_their_own(monkeypatch: pytest.MonkeyPa
 
 def test_a_side_that_ends_is_said_so() -> None:
     with pytest.raises(Died, match="ended with status"):
-        bench.in_turns({"none": ("products", {"threads": 1, "pool": True, "K": -1, "B": 3})}, 1, lambda: None)
+        speed.in_turns({"none": ("products", {"threads": 1, "pool": True, "K": -1, "B": 3})}, 1, lambda: None)
 
 
 def test_the_arithmetic_is_that_of_the_products() -> None:
@@ -71,7 +71,7 @@ def test_the_arithmetic_is_that_of_the_products() -> None:
         step()
     # they mix by a dense matrix
     links = 2 * graphs.erdos_renyi(K, 0.3, seed=0).number_of_edges()
-    assert counter.get_total_flops() - 2 * K * K * d == bench._mlp_operations(K, B) - 2 * (K + links) * d
+    assert counter.get_total_flops() - 2 * K * K * d == speed._mlp_operations(K, B) - 2 * (K + links) * d
 
 
 class Known:
@@ -107,16 +107,16 @@ def busy() -> Iterator[None]:
 
 
 def test_ratios_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "Side", Known)
-    monkeypatch.setattr(bench, "_a_busy_core", busy)
-    monkeypatch.setattr(bench, "_fits", lambda size: True)
-    monkeypatch.setattr(bench, "default_threads", lambda: 2)
+    monkeypatch.setattr(speed, "Side", Known)
+    monkeypatch.setattr(speed, "_a_busy_core", busy)
+    monkeypatch.setattr(speed, "_fits", lambda size: True)
+    monkeypatch.setattr(speed, "default_threads", lambda: 2)
     ticks: list[tuple[float, str]] = []
     names = ["mlp", "cnn", "load", "scale", "evaluation"]
-    results = list(itertools.chain(*bench.run(names, 4, lambda done, name: ticks.append((done, name)))))
+    results = list(itertools.chain(*speed.run(names, 4, lambda done, name: ticks.append((done, name)))))
     assert ticks[-1] == (5, "evaluation") and len(ticks) == 5 * 5
     found = {(r.what, r.against): r.median for r in results}
-    arithmetic = 9 / 25 / 2 * bench._mlp_operations(25, 87) / (2 * 2 * 1024**3)
+    arithmetic = 9 / 25 / 2 * speed._mlp_operations(25, 87) / (2 * 2 * 1024**3)
     expected = {
         ("MLP round", "plain loop"): 6,
         ("MLP round", "bare matrix products"): 2,
@@ -131,7 +131,7 @@ def test_ratios_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
         ("evaluation, 10,000 images", "MLP round"): 5,
     }
     assert found == pytest.approx(expected)
-    assert {K: seconds[0] for K, seconds in bench.costs(results).items()} == pytest.approx(
+    assert {K: seconds[0] for K, seconds in speed.costs(results).items()} == pytest.approx(
         {25: 0.04, 100: 0.04, 1_000: 0.04, 10_000: 0.06}
     )
 
@@ -139,9 +139,9 @@ def test_ratios_are_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_devices_are_left_out_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "Side", Known)
-    monkeypatch.setattr(bench, "_fits", lambda size: size < 2**30)
-    assert [r.what for r in bench.scale(2, 1, lambda: None)] == ["a device's round, K=100"]
+    monkeypatch.setattr(speed, "Side", Known)
+    monkeypatch.setattr(speed, "_fits", lambda size: size < 2**30)
+    assert [r.what for r in speed.scale(2, 1, lambda: None)] == ["a device's round, K=100"]
     assert "memory is enough for K=100 only" in capsys.readouterr().err
 
 
@@ -161,10 +161,10 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(cores: int, repeats: int, tick: bench.Tick) -> list[bench.Result]:
+    def interrupted(cores: int, repeats: int, tick: speed.Tick) -> list[speed.Result]:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(bench.CASES, "cnn", interrupted)
+    monkeypatch.setitem(speed.CASES, "cnn", interrupted)
     said = program("bench", "start", "cnn", "--repeats", "1", "--out", str(tmp_path / "new" / "bench.json"))
     assert said.status == 130
     assert [r["case"] for r in json.loads((tmp_path / "new" / "bench.json").read_text())["results"]] == ["start"]
@@ -176,7 +176,7 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_help_names_the_cases() -> None:
-    assert ", ".join(bench.CASES) in " ".join(program("bench", "--help").out.replace("│", " ").split())
+    assert ", ".join(speed.CASES) in " ".join(program("bench", "--help").out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drdsgd import compression, data, graphs, mixing, models, optimizers
-from drdsgd.algorithms import Algorithm, dr_dsgd
+from drdsgd import data, models
+from drdsgd.core import compression, optimizers
+from drdsgd.core.algorithms import Algorithm, dr_dsgd
+from drdsgd.core.objectives import capped, kl_dro, smoothed
+from drdsgd.core.round import State
 from drdsgd.engines import post
 from drdsgd.engines.distributed import Members, World
+from drdsgd.engines.placement import crossing, place
 from drdsgd.errors import Diverged, InputError
-from drdsgd.metrics import Metric, Metrics
-from drdsgd.mixing import Mixing
-from drdsgd.objectives import capped, kl_dro, smoothed
-from drdsgd.placement import crossing, place
-from drdsgd.round import State
-from drdsgd.training import Progress, trajectory
+from drdsgd.topology import graphs, mixing
+from drdsgd.topology.mixing import Mixing
+from drdsgd.training.loop import Progress, trajectory
+from drdsgd.training.metrics import Metric, Metrics
 from tests.test_optimizers import OPTIMIZERS
 from tests.test_round import OBJECTIVES
 

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from drdsgd import checkpoint
+from drdsgd.core.round import State
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Died
-from drdsgd.records import Folder
-from drdsgd.round import State
-from drdsgd.training import Progress
+from drdsgd.experiments.records import Folder
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress
 from tests.engines import equality
 from tests.engines.together import Together, free_port, programs, worlds
 from tests.program import assert_same_run, contents, drdsgd, evaluations, is_saved, refused, saved, tensors, wait_for

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from drdsgd import graphs
-from drdsgd.compression import Compressor, no_compression, quantized, random_k, top_k
+from drdsgd.core.compression import Compressor, no_compression, quantized, random_k, top_k
 from drdsgd.engines.local import LocalEngine
-from drdsgd.mixing import Mixing, metropolis, metropolis_matrix, repeated
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import Mixing, metropolis, metropolis_matrix, repeated
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from drdsgd import checkpoint, graphs, runs
-from drdsgd.compression import no_compression
+from drdsgd.core.compression import no_compression
 from drdsgd.engines.local import Alone, LocalEngine
-from drdsgd.engines.network import NetworkEngine
-from drdsgd.mixing import Mixing, link_failures, metropolis, repeated
+from drdsgd.experiments import run
+from drdsgd.network.engine import NetworkEngine
 from drdsgd.network.links import Links
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import Mixing, link_failures, metropolis, repeated
+from drdsgd.training import checkpoint
 from tests.network.made import all_at_once, deploy, joined_links, models, play
 from tests.networks import of_every_kind
 from tests.refusing import message
@@ -111,7 +113,7 @@ def test_devices_end_with_the_models_of_a_local_run(tmp_path: Path, case: str) -
     e = deploy(tmp_path / "net", **CASES[case])
     outcomes = play(tmp_path / "net")
     assert all(outcome is not None and outcome.status == "finished" for outcome in outcomes)
-    runs.run(e, tmp_path / "local")
+    run.run(e, tmp_path / "local")
     local = checkpoint.load(tmp_path / "local" / "checkpoint", Alone(e.devices))
     assert local is not None and local.state.t == e.rounds
     assert torch.allclose(models(tmp_path / "net"), local.state.theta, rtol=1e-9, atol=1e-11)

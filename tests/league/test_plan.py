@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from drdsgd.algorithms import Algorithm
-from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
-from drdsgd.league import goals, plan
-from drdsgd.league.entrants import ENTRANTS, LIMIT, OURS, POOLED, Entrant
-from drdsgd.league.plan import Arena, Place
-from drdsgd.methods import SERVERS
-from drdsgd.paper.claims import Finding
-from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Done, Kept
+from drdsgd.core.algorithms import Algorithm
+from drdsgd.experiments.build import make_algorithm, make_graph, make_mixing
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.registry import SERVERS
+from drdsgd_studies.league import goals, plan
+from drdsgd_studies.league.entrants import ENTRANTS, LIMIT, OURS, POOLED, Entrant
+from drdsgd_studies.league.plan import Arena, Place
+from drdsgd_studies.shared.claims import Finding
+from drdsgd_studies.shared.plan import Group, Settings
+from drdsgd_studies.shared.store import Done, Kept
 from tests.made import kept
 
 S = Settings(seeds=(0, 1))

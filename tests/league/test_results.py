@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from drdsgd import plots
-from drdsgd.league import plan
-from drdsgd.league.entrants import OURS
-from drdsgd.paper.plan import Settings
-from drdsgd.paper.store import Store
+from drdsgd.report import plots
+from drdsgd_studies.league import plan
+from drdsgd_studies.league.entrants import OURS
+from drdsgd_studies.shared.plan import Settings
+from drdsgd_studies.shared.store import Store
 from tests.league.test_plan import finished, tuned
 from tests.program import drdsgd
 

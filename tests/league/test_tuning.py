@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drdsgd.league.tuning import Point, search
+from drdsgd_studies.league.tuning import Point, search
 
 AXES: dict[str, Sequence[Any]] = {"schedule": ("linear", "warmup"), "mu": (1.0, 0.3, 3.0)}
 START: dict[str, Any] = {"eta": 1.0, "schedule": "linear", "mu": 1.0}

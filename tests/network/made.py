@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drdsgd import checkpoint
 from drdsgd.engines.local import Alone
 from drdsgd.errors import InputError, Interrupted
-from drdsgd.experiment import Experiment
+from drdsgd.experiments.config import Experiment
 from drdsgd.network import deployment, node
 from drdsgd.network.deployment import Place
 from drdsgd.network.links import Links
 from drdsgd.network.messages import HEADER_BYTES, Header, Kind, pack
-from drdsgd.training import Progress
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress
 
 Deliver = Callable[[int, int, bytes], bool]
 SMALL: dict[str, Any] = {

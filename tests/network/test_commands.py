@@ -16,9 +16,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from drdsgd.experiments.records import Folder
 from drdsgd.network import certificates, commands, deployment
 from drdsgd.network.certificates import Authority
-from drdsgd.records import Folder
 from tests.network import made
 from tests.program import contents, drdsgd, refused
 

@@ -20,9 +20,10 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drdsgd import methods
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment, make_data, make_graph
+from drdsgd.experiments import registry
+from drdsgd.experiments.build import make_data, make_graph
+from drdsgd.experiments.config import Experiment
 from drdsgd.network import certificates, deployment
 from drdsgd.network.deployment import Device, Neighbour, Place, experiment_of, load, places
 from tests.program import contents
@@ -508,7 +509,7 @@ def test_any_text_is_places_or_one_line(tmp_path_factory: pytest.TempPathFactory
 # ------------------------------------------------------------------------ check
 
 
-@pytest.mark.parametrize("algorithm", methods.SERVERS)
+@pytest.mark.parametrize("algorithm", registry.SERVERS)
 def test_a_server_is_refused(algorithm: str) -> None:
     message(lambda: deployment.check(small(algorithm=algorithm)), f"--algorithm {algorithm}", "has a server")
 
@@ -577,12 +578,12 @@ def test_nobody_is_sent_to_a_method_that_is_refused_next(fields: dict[str, Any])
     assert "use exact-diffusion" not in said and "use gradient-tracking" not in said
 
 
-@pytest.mark.parametrize("objective", methods.OBJECTIVES)
+@pytest.mark.parametrize("objective", registry.OBJECTIVES)
 @pytest.mark.parametrize("optimizer", ["dsgd", "momentum", "quasi-global-momentum"])
 def test_every_objective_can_go_over_a_network(objective: str, optimizer: str) -> None:
     e = small(objective=objective, optimizer=optimizer)
     deployment.check(e)
-    assert methods.parts_of(e.algorithm, e.objective, e.optimizer) == (objective, optimizer)
+    assert registry.parts_of(e.algorithm, e.objective, e.optimizer) == (objective, optimizer)
 
 
 @pytest.mark.parametrize(

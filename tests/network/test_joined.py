@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from drdsgd import records, runs
+from drdsgd.experiments import records, run
+from drdsgd.experiments.records import Folder
 from drdsgd.network.joined import is_deployment, join
-from drdsgd.records import Folder
 from tests.network.made import deploy, play
 from tests.program import drdsgd
 from tests.refusing import message
@@ -22,7 +22,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("joined")
     e = deploy(folder / "net", devices=4)
     play(folder / "net")
-    runs.run(e, folder / "local")
+    run.run(e, folder / "local")
     return folder
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from drdsgd.metrics import Accuracy, Metrics
+from drdsgd.core.round import State
 from drdsgd.network.deployment import Device, Neighbour
 from drdsgd.network.messages import Header, Kind, pack
 from drdsgd.network.monitor import BURST, CarrierLines, Journal, Status, carrier_log, serve
-from drdsgd.round import State
-from drdsgd.training import Progress
+from drdsgd.training.loop import Progress
+from drdsgd.training.metrics import Accuracy, Metrics
 from tests.network.made import free_ports, joined_links
 from tests.program import wait_for
 from tests.refusing import message

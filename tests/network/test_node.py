@@ -15,14 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from drdsgd import checkpoint, records, runs
 from drdsgd.engines.local import Alone
 from drdsgd.errors import Interrupted
-from drdsgd.experiment import Experiment, make_data
+from drdsgd.experiments import records, run
+from drdsgd.experiments.build import make_data
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Folder
 from drdsgd.network import deployment, joined, node
 from drdsgd.network.commands import init
-from drdsgd.records import Folder
-from drdsgd.training import Progress
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress
 from tests.killing import process, program
 from tests.network.made import all_at_once, deploy, free_ports, models, one_of, play
 from tests.network.scenarios import Faults, network
@@ -56,7 +58,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 def local(tmp_path_factory: pytest.TempPathFactory, digits: Experiment) -> Path:
     """The folder of the same experiment in one process."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    runs.run(digits, folder)
+    run.run(digits, folder)
     return folder
 
 
@@ -83,7 +85,7 @@ def worst(folder: Path, among: set[int]) -> float:
 
 def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, digits: Experiment) -> None:
     e = digits.replace(rounds=30)
-    runs.run(e, tmp_path / "local")
+    run.run(e, tmp_path / "local")
     with network(tmp_path / "net", e) as devices:
         devices.wait()
     assert torch.allclose(models(tmp_path / "net"), models_of(tmp_path / "local", 10), rtol=1e-9, atol=1e-11)
@@ -116,7 +118,7 @@ def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, di
     links = [(i, j) for i in range(5) for j in ((i + 1) % 5, i + 5)] + [(5 + i, 5 + (i + 1) % 5) for i in range(5)]
     (tmp_path / "graph.txt").write_text("".join(f"{i} {j}\n" for i, j in links))
     e = digits.replace(rounds=200, graph=str(tmp_path / "graph.txt"), p=None)
-    runs.run(e, tmp_path / "local")
+    run.run(e, tmp_path / "local")
     cut = tmp_path / "cut"
     halves = [frozenset(range(5)), frozenset(range(5, 10))]
     with network(
@@ -200,7 +202,7 @@ def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(said == "stopped after round 15 of 40" for said in all_at_once([partial(one, i) for i in range(5)]))
     assert all(outcome is not None and outcome.status == "finished" for outcome in play(tmp_path / "net"))
     e = Experiment(**deployment.load(paths[0]).experiment, threads=1)
-    runs.run(e, tmp_path / "local")
+    run.run(e, tmp_path / "local")
     assert torch.allclose(models(tmp_path / "net"), models_of(tmp_path / "local", 5), rtol=1e-9, atol=1e-11)
     # and once more: there is nothing left to do
     assert [outcome.progress for outcome in play(tmp_path / "net") if outcome] == [None] * 5
@@ -249,7 +251,7 @@ def test_stale_models_are_good_enough(tmp_path: Path) -> None:
     e = deploy(tmp_path / "net", rounds=60, settings={"staleness": 2})
     outcomes = play(tmp_path / "net", watch=lambda i, progress: time.sleep(0.01 if i == 0 else 0.0))
     assert all(outcome is not None and outcome.status == "finished" for outcome in outcomes)
-    runs.run(e, tmp_path / "local")
+    run.run(e, tmp_path / "local")
     there, here = (spread(x) for x in (models(tmp_path / "net"), models_of(tmp_path / "local", 5)))
     assert there < 3 * here
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from drdsgd.paper.claims import Verdict, both, despite, less, more, no_price, paired, together, trend
-from drdsgd.summary import Estimate
+from drdsgd.report.summary import Estimate
+from drdsgd_studies.shared.claims import Verdict, both, despite, less, more, no_price, paired, together, trend
 
 VERDICTS = get_args(Verdict)
 numbers = st.floats(-100, 100, allow_nan=False)

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from matplotlib.text import Annotation, Text
 
-from drdsgd import plots
-from drdsgd.experiment import Experiment
-from drdsgd.paper import draw, fair, fig1, fig3, fig4, fig5, table1
-from drdsgd.paper.plan import Comparison, DataName, Group, Settings
-from drdsgd.paper.store import Done, Kept
-from drdsgd.plots import COLOURS
+from drdsgd.experiments.config import Experiment
+from drdsgd.report import plots
+from drdsgd.report.plots import COLOURS
+from drdsgd_studies.paper import draw, fair, fig1, fig3, fig4, fig5, table1
+from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings
+from drdsgd_studies.shared.store import Done, Kept
 from tests.made import kept
 
 Runs = dict[Experiment, Kept]

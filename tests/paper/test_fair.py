@@ -6,11 +6,11 @@ from typing import Literal
 
 import pytest
 
-from drdsgd.experiment import Experiment
-from drdsgd.paper import fair
-from drdsgd.paper.parts import PARTS
-from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Kept
+from drdsgd.experiments.config import Experiment
+from drdsgd_studies.paper import fair
+from drdsgd_studies.paper.parts import PARTS
+from drdsgd_studies.shared.plan import Group, Settings
+from drdsgd_studies.shared.store import Kept
 from tests.made import kept
 
 S = Settings(seeds=(0, 1))

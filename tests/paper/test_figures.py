@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from drdsgd.experiment import Experiment
-from drdsgd.paper import fig1, fig2, fig3, fig4, fig5, pairs, table1
-from drdsgd.paper.claims import NOT_RUN, Claim
-from drdsgd.paper.parts import PARTS
-from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Done, Kept
-from drdsgd.summary import KINDS
+from drdsgd.experiments.config import Experiment
+from drdsgd.report.summary import KINDS
+from drdsgd_studies.paper import fig1, fig2, fig3, fig4, fig5, pairs, table1
+from drdsgd_studies.paper.parts import PARTS
+from drdsgd_studies.shared.claims import NOT_RUN, Claim
+from drdsgd_studies.shared.plan import Group, Settings
+from drdsgd_studies.shared.store import Done, Kept
 from tests.made import kept
 
 S = Settings(seeds=(0, 1, 2))

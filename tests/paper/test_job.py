@@ -8,13 +8,13 @@ from unittest.mock import patch
 
 import pytest
 
-from drdsgd import datasets
+from drdsgd.data import sources
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment
-from drdsgd.paper import job
-from drdsgd.paper.plan import Group, Settings, waiting
-from drdsgd.paper.store import Done, Store
-from drdsgd.records import Folder
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Folder
+from drdsgd_studies.shared import job
+from drdsgd_studies.shared.plan import Group, Settings, waiting
+from drdsgd_studies.shared.store import Done, Store
 from tests import made
 from tests.program import Crash, contents, small
 
@@ -56,7 +56,7 @@ def test_a_number_of_runs_that_may_change_is_a_guess(tmp_path: Path) -> None:
 def test_nothing_is_done_twice(tmp_path: Path) -> None:
     job.do(plan, Store(tmp_path / "runs"), tmp_path / "work", 1)
     before = contents(tmp_path / "runs")
-    with patch("drdsgd.workers.team", side_effect=Crash):
+    with patch("drdsgd.experiments.workers.team", side_effect=Crash):
         job.do(plan, Store(tmp_path / "runs"), tmp_path / "work", 1)
     assert contents(tmp_path / "runs") == before
 
@@ -80,8 +80,8 @@ def test_what_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_over_when_the_process_was_killed_is_kept(tmp_path: Path) -> None:
-    from drdsgd.paper.store import name_of
-    from drdsgd.runs import run
+    from drdsgd.experiments.run import run
+    from drdsgd_studies.shared.store import name_of
 
     e = FIRST.experiments[0]
     run(e, tmp_path / "work" / name_of(e))
@@ -142,7 +142,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, file: str, what: 
 
 
 def test_a_missing_data_set_is_said_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_places", lambda known, data_dir: [tmp_path])
+    monkeypatch.setattr(sources, "_places", lambda known, data_dir: [tmp_path])
     group = Group((e := Experiment(dataset="fashion-mnist", threads=1),))
     with pytest.raises(InputError, match=r"drdsgd data get fashion-mnist`, or set DRDSGD_DATA to a folder that has it"):
         job.check_data([FIRST, group], {})

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from drdsgd import report, summary
-from drdsgd.paper import reports
-from drdsgd.paper.parts import PARTS
-from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Kept
+from drdsgd import report
+from drdsgd.report import summary
 from drdsgd.report.content import content
+from drdsgd_studies.paper.parts import PARTS
+from drdsgd_studies.shared import reports
+from drdsgd_studies.shared.plan import Group, Settings
+from drdsgd_studies.shared.store import Kept
 from tests.made import experiment, kept
 
 S = Settings(seeds=(0, 1, 2))

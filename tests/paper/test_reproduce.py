@@ -17,12 +17,14 @@ import pytest
 from matplotlib.figure import Figure
 from playwright.sync_api import Browser
 
-from drdsgd import datasets, plots
-from drdsgd.paper import draw, theory
-from drdsgd.paper.parts import PARTS
-from drdsgd.paper.plan import Settings
-from drdsgd.paper.store import Store, kept
-from drdsgd.records import Folder, read
+from drdsgd.data import sources
+from drdsgd.experiments.records import Folder, read
+from drdsgd.report import plots
+from drdsgd_studies.paper import draw
+from drdsgd_studies.paper.parts import PARTS
+from drdsgd_studies.shared.plan import Settings
+from drdsgd_studies.shared.store import Store, kept
+from drdsgd_studies.theory import theory
 from tests.killing import process, program
 from tests.program import Crash, contents, drdsgd, refused, wait_for
 from tests.test_report_in_browser import browser as browser  # a fixture
@@ -57,7 +59,7 @@ def light() -> Iterator[None]:
         patch.object(plots, "save", save),
         patch.object(theory, "_cases", short),
         patch.object(os, "fsync", lambda file: None),
-        patch.object(datasets, "digits", functools.cache(datasets.digits)),
+        patch.object(sources, "digits", functools.cache(sources.digits)),
     ):
         yield
 
@@ -124,7 +126,10 @@ def test_a_run_can_be_repeated_from_its_record(everything: Path, tmp_path: Path)
 
 def test_a_second_time_nothing_runs_and_nothing_changes(everything: Path) -> None:
     before = contents(everything)
-    with patch("drdsgd.workers.team", side_effect=Crash), patch.object(theory, "measure", side_effect=Crash):
+    with (
+        patch("drdsgd.experiments.workers.team", side_effect=Crash),
+        patch.object(theory, "measure", side_effect=Crash),
+    ):
         for name in ("fig1", "theory"):
             said = drdsgd("reproduce", name, *QUICK, "--out", everything)
             assert said.status == 0 and "is of before" not in said.err
@@ -144,7 +149,7 @@ def test_a_page_that_says_something_else_is_said_to_be_of_before(everything: Pat
 
 
 def test_another_folder_takes_the_records_that_fit(everything: Path, tmp_path: Path) -> None:
-    with patch("drdsgd.workers.team", side_effect=Crash):
+    with patch("drdsgd.experiments.workers.team", side_effect=Crash):
         said = drdsgd("reproduce", "fig5", *QUICK, "--out", tmp_path / "out", "--records", everything / "runs")
     assert said.status == 0, said.err
     assert contents(tmp_path / "out" / "fig5") == contents(everything / "fig5")
@@ -200,7 +205,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "--seeds : give how many" in refused("reproduce", "fig1", "--seeds", "")
     assert "--rounds 0: at least 1" in refused("reproduce", "fig1", "--rounds", "0")
     assert "--threads many: not a whole number" in refused("reproduce", "fig1", "--threads", "many")
-    monkeypatch.setattr(datasets, "_places", lambda known, data_dir: [tmp_path / "nowhere"])
+    monkeypatch.setattr(sources, "_places", lambda known, data_dir: [tmp_path / "nowhere"])
     out = tmp_path / "out"
     nothing = tmp_path / "nothing"
     nothing.mkdir()
@@ -228,7 +233,7 @@ def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_
     for path in sorted((everything / "runs").iterdir())[::2]:
         shutil.copy(path, known)
     with (
-        patch("drdsgd.workers.team", side_effect=Crash),
+        patch("drdsgd.experiments.workers.team", side_effect=Crash),
         patch.object(theory, "measure", side_effect=Crash),
         patch.object(draw, "_written", lambda make, stem: plots.save(Figure(), stem.with_name(f"{stem.name}.png"))),
     ):

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from drdsgd.league import groups
-from drdsgd.league import results as league
-from drdsgd.league.entrants import OURS
-from drdsgd.league.goals import goals
-from drdsgd.paper import pages
-from drdsgd.paper.parts import PARTS, Row
-from drdsgd.paper.plan import Settings
-from drdsgd.paper.results import tables
-from drdsgd.paper.store import Done, read_records
+from drdsgd_studies.league import groups
+from drdsgd_studies.league import results as league
+from drdsgd_studies.league.entrants import OURS
+from drdsgd_studies.league.goals import goals
+from drdsgd_studies.paper.parts import PARTS, Row
+from drdsgd_studies.paper.results import tables
+from drdsgd_studies.shared import pages
+from drdsgd_studies.shared.plan import Settings
+from drdsgd_studies.shared.store import Done, read_records
 
 RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
 # on one worker, so that all runs are read once

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from drdsgd import records
 from drdsgd.errors import InputError
-from drdsgd.experiment import Experiment, load
-from drdsgd.paper.store import Store, diverged, ends, kept, name_of
-from drdsgd.runs import run
-from drdsgd.summary import KINDS, MEASURES
+from drdsgd.experiments import records
+from drdsgd.experiments.config import Experiment, load
+from drdsgd.experiments.run import run
+from drdsgd.report.summary import KINDS, MEASURES
+from drdsgd.versions import versions
+from drdsgd_studies.shared.store import Store, diverged, ends, kept, name_of
 from tests import made
 from tests.program import small
 
@@ -40,7 +41,7 @@ def test_a_record_says_what_the_folder_says(folder: Path) -> None:
             assert small_one.curves[kind][measure] == pytest.approx(full, abs=1e-4)
         assert small_one.per_device[kind] == pytest.approx(getattr(record.final, kind).per_device, abs=1e-4)
     assert small_one.weight == pytest.approx([sum(m.weights) / 4 for m in record.metrics], rel=1e-5)
-    assert small_one.versions == records.versions()
+    assert small_one.versions == versions()
 
 
 def test_it_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
@@ -65,12 +66,12 @@ def test_a_config_of_before_an_option_was_there_has_its_default(folder: Path, tm
 @pytest.mark.parametrize(("name", "version", "fits"), [("torch", "1.0", False), ("python", None, True)])
 def test_other_versions_are_not_taken(folder: Path, tmp_path: Path, name: str, version: str | None, fits: bool) -> None:
     run = kept(records.read(folder))
-    patch = records.versions()["python"].rpartition(".")[0] + ".99"  # a patch of Python changes no numbers
+    patch = versions()["python"].rpartition(".")[0] + ".99"  # a patch of Python changes no numbers
     Store(tmp_path).keep(type(run)(**{**run.__dict__, "versions": {**run.versions, name: version or patch}}))
     store = Store(tmp_path)
     assert (E in store.runs, store.outdated) == ((True, 0) if fits else (False, 1))
     # which, and each once
-    assert store.differing == ([] if fits else [f"torch 1.0 there, {records.versions()['torch']} here"])
+    assert store.differing == ([] if fits else [f"torch 1.0 there, {versions()['torch']} here"])
 
 
 def refusal(folder: Path) -> str:
@@ -151,7 +152,7 @@ def test_what_is_taken_from_elsewhere_is_gathered(folder: Path, tmp_path: Path) 
     assert [run.experiment for run in store.gather([E, E, small(seed=9)])] == [E]
     assert E in Store(here).runs
     outdated = Store(here).path(store.runs[E])
-    outdated.write_text(outdated.read_text().replace(records.versions()["torch"], "1.0"))
+    outdated.write_text(outdated.read_text().replace(versions()["torch"], "1.0"))
     again = Store(here, elsewhere)
     assert again.outdated == 1
     again.gather([E])  # else a CSV file would name a record with other numbers

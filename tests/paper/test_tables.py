@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from drdsgd.experiment import Experiment
-from drdsgd.paper import fair, results, table1
-from drdsgd.paper.claims import NOT_RUN, Claim, Finding
-from drdsgd.paper.pages import Table
-from drdsgd.paper.parts import PARTS
-from drdsgd.paper.plan import Group, Settings
-from drdsgd.paper.store import Kept
+from drdsgd.experiments.config import Experiment
+from drdsgd_studies.paper import fair, results, table1
+from drdsgd_studies.paper.parts import PARTS
+from drdsgd_studies.shared.claims import NOT_RUN, Claim, Finding
+from drdsgd_studies.shared.pages import Table
+from drdsgd_studies.shared.plan import Group, Settings
+from drdsgd_studies.shared.store import Kept
 from tests.made import kept
 
 S = Settings(seeds=(0, 1, 2), rounds=6)

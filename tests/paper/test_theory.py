@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drdsgd import graphs
-from drdsgd.batches import Batches
+from drdsgd.data.batches import Batches
 from drdsgd.errors import InputError
-from drdsgd.mixing import metropolis_matrix, rho
-from drdsgd.paper import theory
-from drdsgd.paper.theory import Measurement, Problem, Results, camps, constants, largest_eta, waves
-from drdsgd.summary import Estimate
+from drdsgd.report.summary import Estimate
+from drdsgd.topology import graphs
+from drdsgd.topology.mixing import metropolis_matrix, rho
+from drdsgd.topology.spectrum import graph_factor
+from drdsgd_studies.theory import theory
+from drdsgd_studies.theory.theory import Measurement, Problem, Results, camps, constants, largest_eta, waves
 from tests import reference
 
 # on one worker, so that it is measured once
@@ -179,7 +180,7 @@ def test_no_step_is_right_for_what_can_not_be(bad: dict[str, float]) -> None:
 
 def test_lemma_2_refuses_a_step_beyond_its_condition() -> None:
     k, mu, r = constants(waves(5), 1.0), 1.0, 0.5
-    limit = 2 * theory.graph_factor(mu, r) / (k.G * k.L)
+    limit = 2 * graph_factor(mu, r) / (k.G * k.L)
     assert theory.lemma_2(k, mu, 0.99 * limit, r) > 0
     with pytest.raises(InputError, match="Lemma 2 holds for eta below"):
         theory.lemma_2(k, mu, 1.01 * limit, r)

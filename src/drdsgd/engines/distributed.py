@@ -29,13 +29,13 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from drdsgd.compression import Compressor, Parts
+from drdsgd.core.compression import Compressor, Parts
+from drdsgd.core.parallel import Each
+from drdsgd.engines import ENVIRONMENT
 from drdsgd.engines.post import Post, answering
 from drdsgd.engines.products import Product, column_blocks, log_mean, product
 from drdsgd.errors import Diverged, InputError, one_line
-from drdsgd.mixing import Mixing
-from drdsgd.options import ENVIRONMENT
-from drdsgd.parallel import Each
+from drdsgd.topology.mixing import Mixing
 
 __all__ = ["DistributedEngine", "DistributedMix", "Members", "World", "join"]
 

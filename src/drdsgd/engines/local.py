@@ -9,12 +9,12 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from drdsgd.compression import Compressor
-from drdsgd.engines import Engine
+from drdsgd.core.compression import Compressor
+from drdsgd.core.engine import Engine
+from drdsgd.core.parallel import Each, blocks
 from drdsgd.engines.products import CACHE_BYTES, Product, column_blocks, log_mean, product
 from drdsgd.errors import Diverged
-from drdsgd.mixing import Mixing
-from drdsgd.parallel import Each, blocks
+from drdsgd.topology.mixing import Mixing
 
 __all__ = ["Alone", "LocalEngine", "LocalMix"]
 
@@ -33,7 +33,7 @@ class LocalMix:
     """Round t's gossip among all devices: `mix(x [K, ...])` is W_t x.
 
     >>> import networkx as nx
-    >>> from drdsgd.mixing import metropolis
+    >>> from drdsgd.topology.mixing import metropolis
     >>> mix = LocalEngine(metropolis(nx.complete_graph(4)), torch.float32).mix(t=0)
     >>> mix(torch.tensor([0.0, 1.0, 2.0, 3.0]))
     tensor([1.5000, 1.5000, 1.5000, 1.5000])
@@ -100,7 +100,7 @@ class LocalEngine:
     """Hosts every device of the network.
 
     >>> import networkx as nx
-    >>> from drdsgd.mixing import metropolis
+    >>> from drdsgd.topology.mixing import metropolis
     >>> LocalEngine(metropolis(nx.cycle_graph(5)), torch.float32).rows
     tensor([0, 1, 2, 3, 4])
     """

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from drdsgd.core.flat import LINE_BYTES
 from drdsgd.errors import Died, one_line
-from drdsgd.flat import LINE_BYTES
 
 __all__ = ["Post", "answering"]
 

@@ -8,8 +8,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from drdsgd.flat import LINE_BYTES
-from drdsgd.parallel import blocks
+from drdsgd.core.flat import LINE_BYTES
+from drdsgd.core.parallel import blocks
 
 __all__ = ["CACHE_BYTES", "Product", "column_blocks", "log_mean", "product"]
 

@@ -11,7 +11,7 @@ joined         the devices' records as one
 together       all devices of a deployment on one machine, a process each
 commands       what `drdsgd network` does
 
-`drdsgd.engines.network` is the gossip over such links. Needs `pip install drdsgd[network]`.
+`drdsgd.network.engine` is the gossip over such links. Needs `pip install drdsgd[network]`.
 """
 
 __all__: list[str] = []

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from drdsgd.errors import InputError, one_line
-from drdsgd.experiment import Experiment
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.options import spelling
 from drdsgd.network import deployment
 from drdsgd.network.deployment import Place
-from drdsgd.options import spelling
 
 __all__ = ["init", "join", "seen", "sign", "status"]
 

@@ -22,11 +22,12 @@ from typing import Annotated, Any, NamedTuple
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drdsgd.errors import InputError, one_line
-from drdsgd.experiment import Experiment, make_algorithm, make_graph, make_mixing
+from drdsgd.core.optimizers import COPIES
+from drdsgd.errors import InputError, one_line, unknown
+from drdsgd.experiments.build import make_algorithm, make_graph, make_mixing
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.options import DATASETS, GRAPHS, spelling
 from drdsgd.files import write_text
-from drdsgd.optimizers import COPIES
-from drdsgd.options import DATASETS, GRAPHS, spelling, unknown
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
 
@@ -135,8 +136,8 @@ def _check_distinct(found: Sequence[Place], where: str) -> None:
 
 def check(e: Experiment) -> None:
     """Refuse an experiment that can't go over links that may lose a message, and say why."""
-    from drdsgd import methods
-    from drdsgd.algorithms import Algorithm
+    from drdsgd.core.algorithms import Algorithm
+    from drdsgd.experiments import registry
 
     algorithm = make_algorithm(e)
     if not isinstance(algorithm, Algorithm):
@@ -148,7 +149,7 @@ def check(e: Experiment) -> None:
     if not mixing.symmetric:
         raise InputError(f"--mixing {e.mixing}: a link of a network goes both ways, and its W is not symmetric")
     if algorithm.optimizer.keeps:
-        name = methods.parts_of(e.algorithm, e.objective, e.optimizer)[1]
+        name = registry.parts_of(e.algorithm, e.objective, e.optimizer)[1]
         cure = "--optimizer dsgd, momentum or quasi-global-momentum"
         if e.compression is not None:
             cure = "--optimizer quasi-global-momentum with --compression none"

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from drdsgd import records
 from drdsgd.errors import InputError
-from drdsgd.experiment import make_graph, make_mixing
-from drdsgd.graphs import layout
-from drdsgd.metrics import Accuracy, Metrics
-from drdsgd.mixing import rho_over_time
+from drdsgd.experiments import records
+from drdsgd.experiments.build import make_graph, make_mixing
+from drdsgd.experiments.records import Folder, Network
 from drdsgd.network import deployment
-from drdsgd.records import Folder, Network
+from drdsgd.topology.graphs import layout
+from drdsgd.topology.mixing import rho_over_time
+from drdsgd.training.metrics import Accuracy, Metrics
 
 __all__ = ["About", "is_deployment", "join", "read_about"]
 

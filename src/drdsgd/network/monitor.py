@@ -23,10 +23,10 @@ from typing import Any, TextIO
 
 from drdsgd.errors import InputError
 from drdsgd.files import write_text
-from drdsgd.metrics import Metrics
 from drdsgd.network.deployment import Device
 from drdsgd.network.links import Links, Log
-from drdsgd.training import Progress
+from drdsgd.training.loop import Progress
+from drdsgd.training.metrics import Metrics
 
 __all__ = ["CarrierLines", "Journal", "Status", "carrier_log", "serve"]
 

@@ -16,27 +16,28 @@ from typing import NamedTuple
 
 import torch
 
-from drdsgd import checkpoint
-from drdsgd import data as data_
-from drdsgd.algorithms import Algorithm
-from drdsgd.data import Devices
-from drdsgd.engines.network import NetworkEngine, OneDevice
+from drdsgd.core.algorithms import Algorithm
+from drdsgd.core.flat import Flat
+from drdsgd.core.objectives import Hosted
+from drdsgd.core.round import init
+from drdsgd.data import devices as data_
+from drdsgd.data.devices import Devices
 from drdsgd.errors import Diverged, InputError, Interrupted
-from drdsgd.experiment import Experiment, make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import Folder, Status
+from drdsgd.experiments.run import OF_A_MACHINE, check_device, check_unchanged, stop_requests
 from drdsgd.files import write_text
-from drdsgd.flat import Flat
-from drdsgd.metrics import Metrics
-from drdsgd.mixing import Mixing
 from drdsgd.network import certificates, monitor
 from drdsgd.network.deployment import Device, experiment_of, file_of, load
+from drdsgd.network.engine import NetworkEngine, OneDevice
 from drdsgd.network.joined import About, read_about
 from drdsgd.network.links import BEHIND, Links
 from drdsgd.network.transport import Transport, why_silent
-from drdsgd.objectives import Hosted
-from drdsgd.records import Folder, Status
-from drdsgd.round import init
-from drdsgd.runs import OF_A_MACHINE, check_device, check_unchanged, stop_requests
-from drdsgd.training import Progress, trajectory
+from drdsgd.topology.mixing import Mixing
+from drdsgd.training import checkpoint
+from drdsgd.training.loop import Progress, trajectory
+from drdsgd.training.metrics import Metrics
 
 __all__ = ["Outcome", "run"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drdsgd.errors import Died, InputError, Interrupted
+from drdsgd.experiments.run import stop_requests
 from drdsgd.network import deployment
-from drdsgd.runs import stop_requests
 
 __all__ = ["run"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from drdsgd.files import write_text
 from drdsgd.report.content import content
 from drdsgd.report.fragments import COLOURS, DASHES, SCALE, body
-from drdsgd.summary import Groups, find_runs, groups
+from drdsgd.report.summary import Groups, find_runs, groups
 
 __all__ = ["COLOURS", "DASHES", "page", "write"]
 

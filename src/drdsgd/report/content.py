@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from drdsgd.records import Record
-from drdsgd.summary import (
+from drdsgd.experiments.records import Record
+from drdsgd.report.summary import (
     KINDS,
     MEASURES,
     Curve,

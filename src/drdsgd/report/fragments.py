@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from drdsgd.records import Record
+from drdsgd.experiments.records import Record
 from drdsgd.report.content import all_of, status
-from drdsgd.summary import (
+from drdsgd.report.summary import (
     KINDS,
     MEASURES,
     Estimate,

@@ -1,0 +1,42 @@
+"""Ditto: a personal model for every device, held near the server's."""
+
+from __future__ import annotations
+
+from drdsgd.baselines.server import Clients, ServerAlgorithm, not_negative, number_of, steps_of
+from drdsgd.core.round import Info, State
+from drdsgd.core.schedules import Schedule
+from drdsgd.errors import whole
+
+__all__ = ["ditto"]
+
+
+def ditto(eta: float | Schedule, lam: float = 1.0, local_steps: int = 1, clients: int | None = None) -> ServerAlgorithm:
+    """A personal model v_i for every device, `min f_i(v_i) + lam / 2 |v_i - theta|^2`. Another problem than ours.
+
+    theta is the server's model, by FedAvg. Devices that take part train both on the same batches, and v_i towards the
+    theta that they were handed. A state's theta are the personal models, the common one is the server's. T. Li, S. Hu,
+    A. Beirami and V. Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021.
+
+    >>> ditto(eta=0.1, lam=0.5).name
+    'Ditto with lam = 0.5'
+    """
+    schedule, tau, number = steps_of(eta), whole("local_steps", local_steps), number_of(clients)
+    not_negative("lam", lam, "0 is everybody alone, 0.1 to 2 are usual")
+
+    def round(state: State, clients: Clients) -> tuple[State, Info]:
+        devices, server, eta_t = clients.draw(number), state.optimizer["server"], schedule(state.t)
+        models, steps = clients.send(server[0], devices), clients.steps(tau)
+        personal = state.theta[devices]
+        clients.train(personal, devices, steps, eta_t, server[0], lam)
+        state.theta[devices] = personal
+        loss = clients.train(models, devices, steps, eta_t)
+        weight = clients.p(devices)
+        server[0] = weight @ clients.receive(models)
+        return state._replace(t=state.t + 1), clients.info(devices, loss, weight)
+
+    return ServerAlgorithm(
+        lambda theta, clients: State(0, theta, {}, {"server": theta[:1].clone()}),
+        round,
+        lambda state: state.optimizer["server"][0],
+        f"Ditto with lam = {lam:g}",
+    )

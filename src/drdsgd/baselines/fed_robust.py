@@ -1,0 +1,109 @@
+"""FedRobust: the worst affine shift of every device's inputs, with a server."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from drdsgd.baselines.server import Clients, ServerAlgorithm, after, number_of, steps_of
+from drdsgd.core.round import Info, State
+from drdsgd.core.schedules import Schedule
+from drdsgd.errors import InputError, positive, unknown, whole
+
+__all__ = ["fed_robust"]
+
+Shift = Literal["matrix", "diagonal"]
+
+
+def fed_robust(
+    eta: float | Schedule,
+    penalty: float = 1.0,
+    shift_eta: float = 0.01,
+    local_steps: int = 1,
+    clients: int | None = None,
+    shift: Shift = "matrix",
+) -> ServerAlgorithm:
+    """The worst affine shift of every device's inputs, `x -> Lambda_i x + delta_i`. Another problem than ours.
+
+        min_theta  sum_i p_i max_{Lambda_i, delta_i}  f_i(theta; Lambda_i x + delta_i)
+                                                      - penalty (|Lambda_i - I|^2 + |delta_i|^2)
+
+    Devices count by p_i whatever their losses; what is guarded against is that inputs change. Each local step
+    descends in theta and, from the same point, ascends in the shift, which stays on its device; the server averages
+    theta. A `shift` "matrix" has as many numbers as an input has, squared; "diagonal" is for large inputs.
+    A. Reisizadeh, F. Farnia, R. Pedarsani and A. Jadbabaie, "Robust Federated Learning: The Case of Affine
+    Distribution Shifts", NeurIPS 2020.
+
+    >>> fed_robust(eta=0.1, penalty=200.0)
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: shift_eta * penalty must be below 1, or the shift runs away: 0.01 * 200; lower shift_eta
+    """
+    schedule, tau, number = steps_of(eta), whole("local_steps", local_steps), number_of(clients)
+    positive("penalty", penalty, "the larger, the smaller the shifts")
+    if positive("shift_eta", shift_eta) * penalty >= 1:
+        raise InputError(
+            f"shift_eta * penalty must be below 1, or the shift runs away: {shift_eta:g} * {penalty:g}; lower shift_eta"
+        )
+    if shift not in (known := get_args(Shift)):
+        raise InputError(f"shift is {shift!r}: {unknown(str(shift), known)}")
+
+    def init(theta: Tensor, clients: Clients) -> State:
+        if not clients.batches.dtype.is_floating_point:
+            raise InputError(
+                "FedRobust shifts inputs a little, but this model takes whole numbers (it embeds them?), which can't "
+                "be: take another algorithm, such as fed_term"
+            )
+        features = math.prod(clients.batches.samples.x.shape[1:])
+        size = (features, features) if shift == "matrix" else (features,)
+        # Lambda - I, and delta
+        shifts = {"bend": theta.new_zeros(clients.K, *size), "offset": theta.new_zeros(clients.K, features)}
+        return State(0, theta, shifts, {})
+
+    def round(state: State, clients: Clients) -> tuple[State, Info]:
+        devices, eta_t = clients.draw(number), schedule(state.t)
+        models = clients.send(state.theta[0], devices)
+        bends, offsets = state.objective["bend"][devices], state.objective["offset"][devices]
+
+        def alone(some: slice) -> Tensor:
+            theta, bend, offset, losses = models[some], bends[some], offsets[some], []
+            for step in clients.steps(tau):
+                x, y = clients.batch(step, devices[some])
+                inputs = x.flatten(2)  # [n, B, features]
+                bent = inputs @ bend.mT if shift == "matrix" else inputs * bend[:, None]
+                loss, rise = _descend(clients, theta, x + (bent + offset[:, None]).view_as(x), y, eta_t)
+                rise = rise.flatten(2)
+                for part in (bend, offset):
+                    part.mul_(1 - 2 * shift_eta * penalty)
+                up = rise.mT @ inputs if shift == "matrix" else (rise * inputs).sum(dim=1)
+                bend.add_(up, alpha=shift_eta)
+                offset.add_(rise.sum(dim=1), alpha=shift_eta)
+                losses.append(loss)
+            return losses[0]
+
+        loss = torch.cat(list(clients.each(alone, clients.parts_of(len(devices)))))
+        state.objective["bend"][devices], state.objective["offset"][devices] = bends, offsets
+        weight = clients.p(devices)
+        theta = weight @ clients.receive(models)
+        return after(state, theta, state.objective, {}), clients.info(devices, loss, weight)
+
+    return ServerAlgorithm(init, round, lambda state: state.theta[0], f"FedRobust with penalty {penalty:g}")
+
+
+def _descend(clients: Clients, theta: Tensor, x: Tensor, y: Tensor, eta: float) -> tuple[Tensor, Tensor]:
+    """A step of SGD in place on theta [n, d]; the losses [n], and their gradients with respect to x [n, B, ...]."""
+    flat, loss = clients.flat, clients.loss
+    leaves = {name: view.data.requires_grad_() for name, view in flat.views(theta).items()}
+    x = x.requires_grad_()
+    if clients.execution == "loop":
+        rows = ({name: value[i] for name, value in leaves.items()} for i in range(len(theta)))
+        losses = torch.stack([loss(flat.apply(row, xi), yi) for row, xi, yi in zip(rows, x, y, strict=True)])
+    else:
+        losses = vmap(lambda row, xi, yi: loss(flat.apply(row, xi), yi))(leaves, x, y)
+    *gradients, rise = torch.autograd.grad(losses.sum(), [*leaves.values(), x], materialize_grads=True)
+    for target, gradient in zip(flat.views(theta).values(), gradients, strict=True):
+        target.sub_(gradient, alpha=eta)
+    return losses.detach(), rise

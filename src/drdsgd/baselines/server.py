@@ -1,0 +1,250 @@
+"""What methods with a server share: the devices as the server sees them, and a round.
+
+An algorithm is a value, as elsewhere: `init`, `round` and `common`, the model that the server hands out. `Clients` is
+the only thing that crosses between the server and its devices, and counts what does. Which devices take part is, like
+their batches, a function of (seed, device, round).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from drdsgd.core.flat import Flat, aligned
+from drdsgd.core.gradients import Execution, Forward, Loss
+from drdsgd.core.parallel import Each
+from drdsgd.core.round import Info, Round, State
+from drdsgd.core.schedules import Schedule, schedule_of
+from drdsgd.data.batches import Batches
+from drdsgd.errors import Diverged, InputError, whole
+from drdsgd.random import Stream, words
+from drdsgd.topology.mixing import Mixing
+
+__all__ = ["Clients", "ServerAlgorithm", "Told", "make_server_round", "of_models"]
+
+
+def _together(n: int) -> Sequence[slice]:
+    return [slice(0, n)]
+
+
+@dataclass
+class Clients:
+    """The devices in round t, as the server sees them: draw some, send them a model, let them train, receive.
+
+    `devices` are always numbers in increasing order, [m], and models [m, d] are their rows.
+    """
+
+    share: Tensor
+    """K p_i, [K]."""
+    batches: Batches
+    flat: Flat
+    forward: Forward
+    loss: Loss = nn.functional.cross_entropy
+    execution: Execution = "batched"
+    parts_of: Callable[[int], Sequence[slice]] = _together
+    each: Each = map
+    t: int = 0
+    floats_sent: int = 0
+    """Numbers sent so far in this round, down to the devices and up from them."""
+
+    @property
+    def K(self) -> int:
+        return len(self.share)
+
+    def p(self, devices: Tensor) -> Tensor:
+        """Reference weights of some devices, [m], that sum to 1."""
+        share = self.share[devices]
+        return share / share.sum()
+
+    # who takes part
+
+    def draw(self, number: int | None, purpose: Stream = Stream.TRAINING_CLIENTS) -> Tensor:
+        """So many devices, every set of them as likely as any other; all of them where number is None."""
+        if number is None or number == self.K:
+            return self._devices(np.arange(self.K))
+        if number > self.K:
+            raise InputError(f"clients is {number}, but there are {self.K} devices: ask for at most so many")
+        words = self._random(np.arange(self.K), purpose)
+        order = np.lexsort((words[:, 1], words[:, 0]))
+        return self._devices(np.sort(order[:number]))
+
+    def draw_by(self, probability: Tensor, number: int | None) -> tuple[Tensor, Tensor]:
+        """So many devices (K where None), one after another by a probability [K], and how often each came: [m], [m]."""
+        if not (finite := probability.isfinite()).all():
+            device = int((~finite).nonzero()[0])
+            raise Diverged(
+                f"diverged in round {self.t}: the weight of device {device} is not finite; try a smaller eta",
+                round=self.t,
+                device=device,
+            )
+        u = self._random(np.arange(number or self.K), Stream.CLIENTS_BY_WEIGHT)[:, 0] / 2**32
+        ends = probability.double().cumsum(0).cpu().numpy()
+        drawn, times = np.unique(np.searchsorted(ends, u * ends[-1], side="right"), return_counts=True)
+        return self._devices(drawn), torch.from_numpy(times).to(self.share)
+
+    def draw_step(self, local_steps: int) -> int:
+        """One of 1, ..., local_steps, the same for all devices."""
+        return 1 + int(self._random(np.arange(1), Stream.SNAPSHOT_STEP)[0, 0]) * local_steps // 2**32
+
+    def _random(self, which: NDArray[np.int64], purpose: Stream) -> NDArray[np.uint64]:
+        return words(self.batches.seed, purpose, self.t, 0, which)
+
+    def _devices(self, numbers: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(numbers).to(self.share.device)
+
+    # what crosses
+
+    def send(self, x: Tensor, devices: Tensor) -> Tensor:
+        """The same x [d] to some devices: a copy for each, [m, d]."""
+        self.floats_sent += len(devices) * x.numel()
+        return aligned(x.expand(len(devices), -1))
+
+    def receive(self, x: Tensor) -> Tensor:
+        """What devices have, [m, ...], at the server."""
+        self.floats_sent += x.numel()
+        return x
+
+    # what devices do alone
+
+    def steps(self, number: int) -> range:
+        """The numbers of a round's batches, where every round has so many."""
+        return range(self.t * number, (self.t + 1) * number)
+
+    def batch(self, step: int, devices: Tensor) -> tuple[Tensor, Tensor]:
+        """The batches of some devices, features [m, B, ...] and labels [m, B]."""
+        first, last = int(devices[0]), int(devices[-1])
+        x, y = self.batches(step, slice(first, last + 1))
+        return (x, y) if len(x) == len(devices) else (x[devices - first], y[devices - first])
+
+    def train(
+        self,
+        models: Tensor,
+        devices: Tensor,
+        steps: range,
+        eta: float,
+        centre: Tensor | None = None,
+        pull: float = 0.0,
+    ) -> Tensor:
+        """SGD in place, `theta_i <- theta_i - eta (g_i + pull (theta_i - centre))`; the first step's losses [m]."""
+
+        def alone(some: slice) -> Tensor:
+            theta, losses = models[some], []
+            for step in steps:
+                loss, backward = self.forward(theta, *self.batch(step, devices[some]))
+                apart = None if centre is None else theta - centre
+                backward(torch.full_like(loss, -eta), theta)
+                if apart is not None:
+                    theta.sub_(apart, alpha=eta * pull)
+                losses.append(loss)
+            return losses[0]
+
+        return torch.cat(list(self.each(alone, self.parts_of(len(devices)))))
+
+    def losses(self, models: Tensor, devices: Tensor, step: int) -> Tensor:
+        """The losses [m] of models [m, d], each on its device's batch."""
+        parts = self.parts_of(len(devices))
+        return torch.cat(
+            list(self.each(lambda some: self.forward(models[some], *self.batch(step, devices[some]))[0], parts))
+        )
+
+    def info(self, devices: Tensor, loss: Tensor, weight: Tensor) -> Info:
+        """What a person wants to see: losses [m], and how much each device's steps counted [m], 1 on average over all.
+
+        A device that did not take part has weight 0, and as its loss the mean of those that are known.
+        """
+        losses = torch.full_like(self.share, float(loss[loss.isfinite()].mean()))
+        losses[devices] = loss.to(losses)
+        weights = torch.zeros_like(self.share)
+        weights[devices] = self.K * weight
+        return Info(losses, weights, self.floats_sent)
+
+
+@dataclass(frozen=True)
+class ServerAlgorithm:
+    """`init(theta [K, d], clients) -> state`, `round(state, clients) -> state, info`, `common(state) -> model [d]`.
+
+    The rows of a state's theta are the devices' models: the server's, unless devices keep models of their own. `round`
+    takes the given state over and works in its tensors, of which each has a row per device, or one row.
+    """
+
+    init: Callable[[Tensor, Clients], State]
+    round: Callable[[State, Clients], tuple[State, Info]]
+    common: Callable[[State], Tensor]
+    name: str = "your server"
+
+    def check(self, mixing: Mixing) -> None:
+        """Every mixing will do: the graph is not used."""
+
+
+def make_server_round(algorithm: ServerAlgorithm, clients: Clients) -> Round:
+    """The function `state -> (state, info)` that takes the server and its devices through one round."""
+    return lambda state: algorithm.round(state, replace(clients, t=state.t))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the devices [m] of a round have for the server: models [m, d] after their steps from its own [d], losses."""
+
+    clients: Clients
+    devices: Tensor
+    server: Tensor
+    models: Tensor
+    loss: Tensor
+    eta: float
+
+
+def of_models(
+    name: str,
+    eta: float | Schedule,
+    local_steps: int,
+    clients: int | None,
+    combine: Callable[[Told], tuple[Tensor, Tensor]],
+) -> ServerAlgorithm:
+    """A server that keeps nothing but its model: `combine` gives the next one, and how much each device counted."""
+    schedule, tau, number = steps_of(eta), whole("local_steps", local_steps), number_of(clients)
+
+    def round(state: State, clients: Clients) -> tuple[State, Info]:
+        devices, server, eta_t = clients.draw(number), state.theta[0], schedule(state.t)
+        models = clients.send(server, devices)
+        loss = clients.train(models, devices, clients.steps(tau), eta_t)
+        theta, weight = combine(Told(clients, devices, server, models, loss, eta_t))
+        return after(state, theta, {}, {}), clients.info(devices, loss, weight)
+
+    return ServerAlgorithm(lambda theta, clients: State(0, theta, {}, {}), round, lambda state: state.theta[0], name)
+
+
+def after(state: State, theta: Tensor, objective: dict[str, Tensor], optimizer: dict[str, Tensor]) -> State:
+    """The state after a round that left the server with theta [d]."""
+    return State(state.t + 1, state.theta.copy_(theta), objective, optimizer)
+
+
+def with_dual(theta: Tensor, clients: Clients) -> State:
+    return State(0, theta, {"dual": clients.share / clients.K}, {"average": theta[:1].clone()})
+
+
+def averaged(state: State, theta: Tensor) -> Tensor:
+    """The mean of one more, [1, d]; what it is before the first round does not count."""
+    return state.optimizer["average"].lerp_(theta[None], 1 / (state.t + 1))
+
+
+def steps_of(eta: float | Schedule) -> Schedule:
+    return schedule_of("eta", eta, "0.01 to 0.5 are usual")
+
+
+def dual_steps_of(dual_eta: float | Schedule) -> Schedule:
+    return schedule_of("dual_eta", dual_eta, "0.01 is usual")
+
+
+def number_of(clients: int | None) -> int | None:
+    return None if clients is None else whole("clients", clients)
+
+
+def not_negative(argument: str, value: float, hint: str) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{argument} must be 0 or more: {value:g}; {hint}")

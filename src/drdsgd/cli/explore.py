@@ -1,0 +1,152 @@
+"""Commands that explain: `graph`, `algorithms` and `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from drdsgd.cli.options import experiment_options
+from drdsgd.cli.output import console, show_table
+from drdsgd.cli.program import app
+from drdsgd.errors import InputError, unknown
+from drdsgd.experiments.options import OPTIONS, spelling
+
+__all__ = ["algorithms", "graph", "report"]
+
+# what the command `graph` shows the graph and its mixing of
+OF_A_GRAPH = (
+    "devices", "graph", "p", "seed", "rounds", "mixing", "gossip_steps", "local_steps", "link_failures", "dropouts",
+)  # fmt: skip
+
+
+@app.command()
+@experiment_options(without=[name for name in OPTIONS if name not in OF_A_GRAPH])
+def graph(
+    out: Annotated[Path, typer.Option("--out", help="the picture: .png, .svg or .pdf")] = Path("graph.png"),
+    *,
+    given: dict[str, Any],
+) -> None:
+    """A graph: picture, degrees, rho, and what the theory says of eta."""
+    from drdsgd.experiments import build, config
+    from drdsgd.report import plots
+    from drdsgd.topology.spectrum import graph_factor, rho_over_time
+
+    e = config.Experiment(**given)
+    g = build.make_graph(e)
+    degrees = sorted(degree for _, degree in g.degree)
+    mixing = build.make_mixing(e, g)
+    K, T, r, mu = e.devices, e.rounds, rho_over_time(mixing, e.rounds), 6.0  # the paper's mu
+    limit = f"min({graph_factor(mu, r):.4g} / G, 1)" if r > 1e-12 else "1"
+    rows = {
+        "devices K": f"{K}",
+        "edges": f"{g.number_of_edges()}",
+        "degrees": f"{degrees[0]} to {degrees[-1]}, mean {sum(degrees) / K:.2f}",
+        "rho": f"{r:.6f}" + ("" if mixing.static else f", mean over {T} rounds"),
+        "spectral gap 1 - sqrt(rho)": f"{1 - r**0.5:.6f}",
+        f"Theorem 1, mu = {mu:g}": f"eta below {limit} / L (L: bound on curvature, G: on gradients and exp(loss / mu))"
+        if mixing.balanced
+        else "says nothing of directed graphs",
+        f"eta = sqrt(K / T), T = {T}": f"{(K / T) ** 0.5:.4f}",
+        f"B = sqrt(K T), T = {T}": f"{(K * T) ** 0.5:.1f}",
+        "picture": str(plots.network(g, out)),
+    }
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+
+
+@app.command()
+def algorithms(
+    name: Annotated[str | None, typer.Argument(help="only this one, with all its own defaults")] = None,
+) -> None:
+    """Every method, or one: its problem, its cost, its options, its source."""
+    from drdsgd.experiments import config, registry
+
+    screen = console()
+    known = [*registry.ALGORITHMS, *registry.SERVERS, *registry.OBJECTIVES, *registry.OPTIMIZERS]
+    if name is not None and name not in known:
+        raise InputError(f"{name}: {unknown(name, known)}")
+
+    def show(title: str, rows: Mapping[str, Sequence[str]]) -> None:
+        rows = {one: row for one, row in rows.items() if name in (None, one)}
+        if not rows:
+            return
+        screen.print(f"\n[bold]{title}[/bold]", highlight=False, soft_wrap=True)
+        for one, (first, *others) in rows.items():
+            screen.print(f"  [bold]{one:<22}[/bold] {first}", highlight=False, soft_wrap=True)
+            for line in filter(None, others):
+                screen.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    def own_step(optimizer: str) -> dict[str, str]:
+        plain, deep = (registry.default_eta("dsgd", None, optimizer, model) for model in ("mlp", "cnn"))
+        return {"eta": f"{plain:g} (for mlp and logistic, else {deep:g})"} if plain else {}
+
+    def about(one: str, rule: registry.Rule, sent: str) -> list[str]:
+        options = dict(rule.options) | (own_step(one) if one in registry.OPTIMIZERS else {})
+        if one in registry.SERVERS and config.has("local_steps", {"algorithm": one}):
+            options["local_steps"] = 1
+        return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
+
+    def defaults_of(one: str, made: registry.Named) -> Mapping[str, Any]:
+        # in the list where they are others than its parts', which stand below
+        return made.options if name is None else {**registry.own_options(one, None, None), **own_step(made.optimizer)}
+
+    per_link = "numbers per link and round:"
+    named = {
+        one: [
+            f"{made.objective} with {made.optimizer}: {registry.OBJECTIVES[made.objective].what}",
+            f"{per_link} {registry.sent_by(one)}", _defaults(defaults_of(one, made)), made.source,
+        ]
+        for one, made in registry.ALGORITHMS.items()
+    }  # fmt: skip
+    show("--algorithm NAME: an objective with an optimizer, each of which can be exchanged", named)
+    for title, rules, sent in (
+        (
+            "--algorithm NAME: with a server, as baselines; --graph and --p only count the devices",
+            registry.SERVERS, "numbers per client and round:",
+        ),
+        ("--objective NAME: what is minimised", registry.OBJECTIVES, "numbers per link and round, beside the model:"),
+        ("--optimizer NAME: how", registry.OPTIMIZERS, per_link),
+    ):  # fmt: skip
+        show(title, {one: about(one, rule, sent) for one, rule in rules.items()})
+    print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
+    print("compressed d: quantize:B (B + 1) / 32 d, top:PART 2 PART d, random:PART PART d")
+    print(
+        "--gamma by default: 0.8 for 4 and 8 bits (1 works with these, too, and dr-qgm and dr-gt-adam have it), 0.4 for"
+    )
+    print("2 bits, 2 PART for top and PART for random, but 0.8 at most: with a larger one gossip may diverge")
+    print("--gossip-steps N averages N times in a round, of compressed models too: N times the numbers per link")
+
+
+def _defaults(options: Mapping[str, Any]) -> str:
+    """Options as a user writes them; one that is off by default has no value."""
+    from drdsgd.experiments.registry import gamma_of
+
+    def shown(name: str, value: object) -> str:
+        if name == "gamma" and value is None:
+            compression = options.get("compression")
+            return "--gamma (with --compression)" if compression is None else f"--gamma {gamma_of(compression)}"
+        return spelling(name) if value is None else f"{spelling(name)} {value}"
+
+    return " ".join(shown(name, value) for name, value in options.items())
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs or comparisons")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="the page; default DIR/report.html, of several DIRs report.html here")
+    ] = None,
+) -> None:
+    """A self-contained HTML page of runs."""
+    from drdsgd import report as reports
+    from drdsgd.network import joined
+    from drdsgd.report import summary
+
+    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    runs = [joined.join(path) if joined.is_deployment(path) else path for path in runs]
+    show_table(summary.find_runs(runs))
+    print(f"report: {reports.write(runs, out or default)}")

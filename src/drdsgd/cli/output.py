@@ -1,0 +1,68 @@
+"""What commands print: tables, warnings, and how to continue what was stopped."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drdsgd.errors import Died, Interrupted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from drdsgd.experiments.config import Experiment
+    from drdsgd.experiments.records import Record
+
+__all__ = ["console", "continued_with", "log_options", "show_table", "warn_once"]
+
+
+def console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    # FORCE_COLOR is for colours: what moves is for terminals only
+    there = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, force_interactive=None if there else False)
+
+
+@contextmanager
+def continued_with(command: str, out: Path, begun: Path, launcher: str = "") -> Iterator[None]:
+    """What ends it within says how to go on, if the file `begun` is there to go on from."""
+    try:
+        yield
+    except (KeyboardInterrupt, Died) as stopped:
+        if not begun.exists():
+            raise
+        said = str(stopped) or "stopped"
+        kind = Died if isinstance(stopped, Died) else Interrupted
+        raise kind(f"{said}; continue with: {launcher}drdsgd {command} --out {shlex.quote(str(out))}") from None
+
+
+def show_table(records: Sequence[Record]) -> None:
+    """The table of runs on the terminal, and what went wrong with those that diverged, or have all but stopped."""
+    from drdsgd.report import summary
+
+    rows = summary.table(summary.groups(records))
+    console().print(summary.rich_table(rows))
+    for line in summary.vanished(rows):
+        print(line)
+    for record in records:
+        if record.status == "diverged":
+            print(f"{record.path}: {record.message}")
+
+
+def warn_once(begun: list[Experiment]) -> None:
+    """A line about runs that will hardly learn, once: when the first round is there, as no refusal comes after it."""
+    from drdsgd.experiments import config
+
+    for line in dict.fromkeys(filter(None, map(config.warning, begun))):
+        print(f"drdsgd: {line}", file=sys.stderr)
+    begun.clear()
+
+
+def log_options(names: Sequence[str] | None) -> str:
+    """As they were given."""
+    return "".join(f" --log {name}" for name in names or ())

@@ -1,0 +1,237 @@
+"""Commands that train: `train`, `compare` and `demo`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drdsgd.cli.options import Log, Out, Resume, experiment_options, seeds_of
+from drdsgd.cli.output import console, continued_with, log_options, show_table, warn_once
+from drdsgd.cli.program import WORLD, app
+from drdsgd.engines import ENVIRONMENT
+from drdsgd.errors import Diverged, InputError, unknown
+from drdsgd.experiments.options import parse
+
+if TYPE_CHECKING:
+    from drdsgd.experiments.compare import Study
+
+__all__ = ["compare", "demo", "train"]
+
+# the demo: the paper's eta and B; with mu = 1 a device that is served well takes DSGD's own step, and the clip keeps
+# that of the worst-off below e = 2.7 times it
+DEMO = {"devices": 10, "rounds": 100, "p": 0.5, "model": "mlp:32", "mu": 1.0, "loss_clip": 1.0, "eval_every": 5}
+
+
+@app.command()
+@experiment_options()
+def train(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.toml]", help="an experiment; options override it")
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    log: Log = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="local (one process) or distributed (this is one of several); default distributed under torchrun",
+            rich_help_panel="Several processes",
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", help="gloo, nccl or mpi; default gloo, on GPUs nccl", rich_help_panel="Several processes"
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            help="seconds after which a process that does not answer is lost",
+            rich_help_panel="Several processes",
+        ),
+    ] = 300.0,
+    regroup: Annotated[
+        bool,
+        typer.Option(
+            "--regroup",
+            help="with --resume: continue on another number of processes",
+            rich_help_panel="Several processes",
+        ),
+    ] = False,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """One run into a folder; --resume continues it. Under torchrun, in several processes."""
+    from drdsgd import report
+    from drdsgd.cli.progress import view
+    from drdsgd.experiments import config, loggers, records, run
+    from drdsgd.training.loop import Progress
+
+    copy = loggers.of(log or ())
+    if engine not in (None, "local", "distributed"):
+        raise InputError(f"--engine {engine}: {unknown(str(engine), ('local', 'distributed'))}")
+    fields = {**(config.load(file) if file else {}), **given}
+    world = None
+    if engine == "distributed" or (engine is None and all(name in os.environ for name in ENVIRONMENT)):
+        from drdsgd.engines.distributed import join
+
+        if out is None:
+            raise InputError("--out: say which folder, so that a process that is started again finds the run")
+        file_there = records.Folder(out).config
+        stored = records.read_config(file_there).model_dump() if resume and file_there.exists() else {}
+        world = join(backend, str({**stored, **fields}.get("device", "cpu")), timeout)
+        WORLD.append(world)
+        if len({*world.texts(f"{resume} {regroup}")}) > 1:
+            raise InputError("--resume, --regroup: some ranks have them and some do not; give all the same")
+    first = world is None or world.rank == 0
+    if resume:
+        if out is None:
+            raise InputError("--resume: say which run with --out DIR")
+        stored = {}
+        if first:
+            if not records.Folder(out).config.exists():
+                raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
+            run.check_unchanged(records.Folder(out), fields)
+            stored = records.read_config(records.Folder(out).config).model_dump()
+        if world is not None:  # the others may be on machines that do not see it
+            stored = json.loads(world.texts(json.dumps(stored))[0])
+        fields = {**stored, **fields}
+    e = config.Experiment(**fields)
+    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
+
+    over = resume and not log and records.Folder(folder).status == "finished"
+    begun = [e]
+
+    def watch(progress: Progress) -> None:
+        warn_once(begun)
+        show(progress.state.t, progress.metrics)
+
+    launcher = "" if world is None else "torchrun ... -m "
+    with continued_with(f"train --resume{log_options(log)}", folder, records.Folder(folder).config, launcher):
+        if world is not None and not first:
+            run.run_together(e, folder, world, resume=resume, regroup=regroup)
+            return
+        what = f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}"
+        try:
+            with view(console(stderr=True), what, e.rounds) as show:
+                if world is None:
+                    record = run.run(e, folder, resume=resume, regroup=regroup, watch=watch, log=copy)
+                else:
+                    together = run.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch, log=copy)
+                    assert together is not None
+                    record = together
+        except Diverged:
+            if records.Folder(folder).status == "diverged":  # what it did until then can be looked at
+                print(f"report: {report.write([folder], folder / 'report.html')}")
+            raise
+        show_table([record])
+        print(f"report: {report.write([folder], folder / 'report.html')}")
+    if over:
+        print(f"{folder} had finished its {e.rounds} rounds before: nothing was left to do", file=sys.stderr)
+    if record.status == "diverged":  # before, and now shown again
+        raise typer.Exit(1)
+
+
+@app.command()
+@experiment_options(without=["algorithm", "seed", "threads"])
+def compare(
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--algorithm", help="repeat for each; own settings as dr-dsgd:mu=3,eta=0.1; default dsgd, dr-dsgd"
+        ),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 3")] = None,
+    threads: Annotated[
+        str | None,
+        typer.Option(
+            "--threads",
+            metavar="INTEGER",
+            help="compute threads of all runs together, several of which go at once; default all cores",
+        ),
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    log: Log = None,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Several algorithms, paired seeds, one table and one report."""
+    from drdsgd.experiments import compare, loggers
+
+    loggers.of(log or ())  # refused now, before anything is made
+    if resume:
+        if out is None:
+            raise InputError("--resume: say which comparison with --out DIR")
+        stored = compare.load(out / "study.toml")
+        plan = compare.extended(stored, algorithm or (), seeds_of(seeds) if seeds else (), given)
+    else:
+        plan = compare.Study(tuple(algorithm or ("dsgd", "dr-dsgd")), seeds_of(seeds or "3"), given)
+    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare"
+    budget = None if threads is None else int(parse("threads", threads))
+    run_comparison(plan, folder, resume, f"compare --resume{log_options(log)}", budget, log or ())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder for what comes out")] = Path("runs/demo"),
+    seeds: Annotated[str, typer.Option("--seeds", help="how many, or which as 0,3,7")] = "5",
+) -> None:
+    """The main job on the embedded data: DR-DSGD against DSGD, a table and a report."""
+    from drdsgd.experiments import compare
+
+    plan, begun = compare.Study(("dsgd", "dr-dsgd"), seeds_of(seeds), dict(DEMO)), (out / "study.toml").exists()
+    if begun:  # a second `demo` shows the first one's runs again, and one that was stopped goes on
+        stored = compare.load(out / "study.toml")
+        if stored.algorithms != plan.algorithms or {**stored.options, **DEMO} != stored.options:
+            raise InputError(f"{out} holds another comparison; use another --out")
+        plan = compare.extended(stored, (), plan.seeds, {})
+    # one by one: its runs are so short that all are done before a second process has loaded torch
+    run_comparison(plan, out, begun, f"demo --seeds {shlex.quote(seeds)}", threads=1)
+
+
+def run_comparison(
+    plan: Study, out: Path, resume: bool, again: str, threads: int | None = None, log: Sequence[str] = ()
+) -> None:
+    """Run a study with one bar for all its runs; then the table, the picture and the report."""
+    from drdsgd import report
+    from drdsgd.cli.progress import bar
+    from drdsgd.experiments import compare
+    from drdsgd.experiments.records import Folder
+    from drdsgd.report import plots, summary
+    from drdsgd.training import checkpoint
+
+    cells = plan.cells(out)
+    begun = [cell.experiment for cell in cells]
+    # rounds that each run has behind it; also those that a checkpoint has, as they take no more time
+    saved = {c.path: checkpoint.parts(Folder(c.path).checkpoint) for c in cells}
+    over = {c.path for c in cells if Folder(c.path).status != "unfinished"}
+    reached = {c.path: saved[c.path][0].t for c in cells if saved[c.path]}
+    reached |= {c.path: c.experiment.rounds for c in cells if c.path in over}
+    with continued_with(again, out, begun=out / "study.toml"):
+        with bar(console(stderr=True), "comparing", sum(cell.experiment.rounds for cell in cells)) as advance:
+
+            def watch(cell: compare.Cell, t: int) -> None:
+                warn_once(begun)
+                reached[cell.path] = t
+                if t == cell.experiment.rounds:
+                    over.add(cell.path)
+                note = f"{len(over)} of {len(cells)} runs done; {cell.label}, seed {cell.experiment.seed}"
+                advance(sum(reached.values()), note)
+
+            advance(sum(reached.values()), "")
+            records = compare.compare(plan, out, resume=resume, threads=threads, watch=watch, log=log)
+        show_table(records)
+        print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
+        print(f"report: {report.write([out], out / 'report.html')}")

@@ -1,0 +1,336 @@
+"""Losses and gradients of many devices at once.
+
+A forward pass gives every device's mini-batch loss [n] and a `Backward`, which *adds* scaled gradients to a tensor,
+`into_i += scale_i g_i`. So a step is taken in place, `theta_i += -eta weight_i g_i`, and the gradients of all devices
+need not exist at once.
+
+There are three ways, and they give the same: written out by hand for fully connected networks (fastest), batched by
+`torch.func.vmap` for any module that it can take, and one device after the other for the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from drdsgd.core.flat import Flat
+from drdsgd.errors import InputError, one_line
+
+__all__ = [
+    "Backward",
+    "Execution",
+    "Forward",
+    "Gradient",
+    "Loss",
+    "check_loss",
+    "check_numbers",
+    "choose_execution",
+    "choose_features",
+    "choose_memory_format",
+    "loss_name",
+    "make_forward",
+    "predict",
+]
+
+# outputs [B, ...] and targets [B, ...] of one device -> its loss, one number: a mean over the batch
+Loss = Callable[[Tensor, Tensor], Tensor]
+Backward = Callable[[Tensor, Tensor], None]
+Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Backward]]
+Execution = Literal["batched", "loop"]
+
+
+class Gradient(NamedTuple):
+    """The gradients of some devices at their models theta [n, d]: `weight_i g_i + decay theta_i`.
+
+    They are computed when somebody asks for them.
+    """
+
+    weight: Tensor
+    backward: Backward
+    theta: Tensor
+    decay: float = 0.0
+
+    def add_to(self, tensor: Tensor, factor: float | Tensor) -> None:
+        """`tensor_i += factor_i (weight_i g_i + decay theta_i)`, in place; tensor [n, d], which may be theta itself."""
+        if not self.decay:
+            self.backward(factor * self.weight, tensor)
+        elif tensor is self.theta:
+            # (1 + factor decay) theta + factor weight g, though theta must not change before the backward pass
+            grown = 1 + factor * self.decay
+            self.backward(factor * self.weight / grown, tensor)
+            tensor.mul_(grown[:, None] if isinstance(grown, Tensor) else grown)
+        else:
+            self.backward(factor * self.weight, tensor)
+            decay = factor * self.decay
+            tensor.add_(self.theta * (decay[:, None] if isinstance(decay, Tensor) else decay))
+
+
+def make_forward(flat: Flat, loss: Loss, execution: Execution = "batched") -> Forward:
+    """`(theta [n, d], x [n, B, ...], y [n, B, ...]) -> (loss [n], backward)` for this model and loss.
+
+    >>> forward = make_forward(Flat(nn.Linear(2, 3)), nn.functional.cross_entropy)
+    >>> losses, backward = forward(torch.zeros(4, 9), torch.ones(4, 5, 2), torch.zeros(4, 5, dtype=torch.int64))
+    >>> backward(torch.ones(4), g := torch.zeros(4, 9))
+    >>> losses.shape, g.abs().sum() > 0
+    (torch.Size([4]), tensor(True))
+    """
+    if execution == "loop":
+        return _loop(flat, loss)
+    layers = _fully_connected(flat)
+    if layers is not None and loss is nn.functional.cross_entropy:
+        return _by_hand(flat, layers)
+    return _autograd(
+        flat, lambda parameters, x, y: vmap(lambda p, xi, yi: loss(flat.apply(p, xi), yi))(parameters, x, y)
+    )
+
+
+def predict(flat: Flat, theta: Tensor, x: Tensor, execution: Execution = "batched") -> Tensor:
+    """Every device's own model on its own samples: theta [n, d], x [n, m, ...] -> outputs [n, m, ...].
+
+    >>> predict(Flat(nn.Linear(2, 3)), torch.zeros(4, 9), torch.ones(4, 5, 2)).shape
+    torch.Size([4, 5, 3])
+    """
+    parameters = flat.views(theta)
+    if execution == "loop":
+        rows = ({name: value[i] for name, value in parameters.items()} for i in range(len(theta)))
+        return torch.stack([flat.apply(row, xi) for row, xi in zip(rows, x, strict=True)])
+    layers = _fully_connected(flat)
+    return vmap(flat.apply)(parameters, x) if layers is None else _outputs(layers, parameters, x.flatten(2))[-1]
+
+
+def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
+    """The faster way that works for this model and loss: "batched", but "loop" for convolutions and where vmap can't.
+
+    vmap forgets an embedding's `padding_idx`, whose row must not be trained.
+
+    A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
+    convolutions one after another.
+
+    >>> choose_execution(Flat(nn.Linear(2, 2)), nn.functional.mse_loss, torch.zeros(3, 4, 2), torch.zeros(3, 4, 2))
+    'batched'
+    """
+    if flat.device.type == "cpu" and _has(flat, nn.modules.conv._ConvNd):
+        return "loop"
+    if any(getattr(module, "padding_idx", None) is not None for module in flat.module.modules()):
+        return "loop"
+
+    def attempt() -> None:
+        theta = flat.row().repeat(len(x), 1)
+        losses, backward = make_forward(flat, loss)(theta, x, y)
+        backward(torch.zeros_like(losses), theta)
+
+    return "batched" if _works(attempt) else "loop"
+
+
+@torch.random.fork_rng(devices=[])  # as in `Flat.check`
+def choose_features(flat: Flat, x: Tensor) -> torch.dtype:
+    """The dtype in which this model takes whole numbers x [m, ...]: their own (words for an embedding), else its own.
+
+    >>> choose_features(Flat(nn.Embedding(9, 2)), torch.zeros(4, 3, dtype=torch.int64))
+    torch.int64
+    """
+    try:
+        works = _works(lambda: flat.apply(flat.views(flat.row()), x))
+    except IndexError:  # it takes whole numbers, but has none so great; `Flat.check` will say so
+        works = True
+    return x.dtype if works else flat.dtype
+
+
+@torch.random.fork_rng(devices=[])
+def check_numbers(flat: Flat, x: Tensor) -> None:
+    """Refuse whole numbers x [m, ...] that a model which takes such has no place for.
+
+    An embedding has one for every number up to some: so the lowest and the highest of each place are tried.
+
+    >>> check_numbers(Flat(nn.Embedding(9, 2)), torch.tensor([[0, 8], [9, 1]]))
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: the model Embedding does not take all numbers of the data, which are 0 to 9: ...
+    """
+    places = x.reshape(len(x), -1)
+    ends = torch.cat([places.argmin(dim=0), places.argmax(dim=0)]).unique()
+    try:
+        with torch.no_grad():
+            for some in ends.split(256):
+                flat.apply(flat.views(flat.row()), x[some])
+    except (IndexError, RuntimeError) as error:  # of an embedding, and of other ways to look a number up
+        raise InputError(
+            f"the model {type(flat.module).__name__} does not take all numbers of the data, which are {int(x.min())} "
+            f"to {int(x.max())}: {one_line(error)}; give its embedding as many rows, or change the data"
+        ) from error
+
+
+def loss_name(loss: Loss) -> str:
+    """What a loss is called, in words.
+
+    >>> loss_name(nn.functional.cross_entropy), loss_name(nn.HuberLoss())
+    ('cross entropy', 'HuberLoss')
+    """
+    return str(getattr(loss, "__name__", type(loss).__name__)).replace("_", " ").strip()
+
+
+def check_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
+    """Refuse a loss that can't be had of a model's outputs [m, ...] and the targets y [m, ...], or is not one number.
+
+    >>> check_loss(nn.functional.mse_loss, torch.zeros(4, 1), torch.zeros(4))
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: the loss mse loss does not take outputs [4, 1] with targets [4]: ...
+    """
+    fits = f"outputs {list(outputs.shape)} with targets {list(y.shape)}"
+    try:
+        with warnings.catch_warnings():
+            # broadcasting [m, 1] and [m] to [m, m] gives a number, but not the one that is meant
+            warnings.filterwarnings("error", message="Using a target size")
+            value = loss(outputs, y)
+    except Exception as error:  # whatever somebody's own code raises
+        fix = ""
+        if y.is_floating_point() and outputs.dim() == 2 and y.dim() == 1:
+            fix = "; give y as [n, 1], y[:, None]" if outputs.shape[1] == 1 else "; give class numbers as integers"
+        raise InputError(f"the loss {loss_name(loss)} does not take {fits}: {one_line(error)}{fix}") from error
+    if not isinstance(value, Tensor) or value.dim() > 0 or not value.is_floating_point():
+        got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise InputError(
+            f"the loss {loss_name(loss)} must give one number as a tensor, the mean over the batch: of {fits} it gave "
+            f"{got}"
+        )
+
+
+def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
+    """How images x [m, C, H, W] should lie in memory for this model, its devices one by one.
+
+    On a CPU, convolutions and pooling are faster where a pixel's channels lie together. A model that takes images
+    only as they usually lie (it calls `view` on them) gets them so.
+
+    >>> choose_memory_format(Flat(nn.Conv2d(3, 4, 3)), torch.zeros(2, 3, 8, 8))
+    torch.channels_last
+    """
+    if flat.device.type != "cpu" or x.dim() != 4 or not _has(flat, nn.Conv2d):
+        return torch.contiguous_format
+    works = _works(lambda: Flat(flat.module, torch.channels_last).apply(flat.views(flat.row()), x))
+    return torch.channels_last if works else torch.contiguous_format
+
+
+def _works(attempt: Callable[[], object]) -> bool:
+    """Whether a model can be run in some way."""
+    try:
+        with warnings.catch_warnings():
+            # what vmap does for operations that it does not know: one device after the other, and slowly
+            warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
+            attempt()
+    # None has a class of its own: RuntimeError is what torch and vmap raise for an operation that they can't do (or
+    # NotImplementedError, which is one), ValueError and TypeError what layers and somebody's own `forward` raise for
+    # inputs that they do not take, and UserWarning is the one above.
+    except (RuntimeError, ValueError, TypeError, UserWarning):
+        return False
+    return True
+
+
+def _has(flat: Flat, kind: type[nn.Module]) -> bool:
+    return any(isinstance(module, kind) for module in flat.module.modules())
+
+
+def _autograd(flat: Flat, losses_of: Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]) -> Forward:
+    def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+        # The views are the leaves: cheaper than going back through the split of theta. `data`, not `detach`: rows of
+        # one tensor share a counter of changes, and a step of one device would look like a change of another's.
+        leaves = {name: view.data.requires_grad_() for name, view in flat.views(theta).items()}
+        losses = losses_of(leaves, x, y)
+
+        def backward(scale: Tensor, into: Tensor) -> None:
+            gradients = torch.autograd.grad(losses, list(leaves.values()), scale, materialize_grads=True)
+            for target, gradient in zip(flat.views(into).values(), gradients, strict=True):
+                target.add_(gradient)
+
+        return losses.detach(), backward
+
+    return forward
+
+
+def _loop(flat: Flat, loss: Loss) -> Forward:
+    one = _autograd(flat, lambda parameters, x, y: loss(flat.apply(parameters, x), y))
+
+    def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+        passes = [one(*device) for device in zip(theta, x, y, strict=True)]
+
+        def backward(scale: Tensor, into: Tensor) -> None:
+            for (_, backward_one), factor, row in zip(passes, scale, into, strict=True):
+                backward_one(factor, row)
+
+        return torch.stack([losses for losses, _ in passes]), backward
+
+    return forward
+
+
+class _Layer(NamedTuple):
+    """A linear layer's parameters by name, and whether a ReLU follows."""
+
+    weight: str
+    bias: str | None
+    relu: bool
+
+
+def _fully_connected(flat: Flat) -> list[_Layer] | None:
+    """The layers of a network that is nothing but (Flatten,) Linear, ReLU, Linear, ..., Linear; else None."""
+    if type(flat.module) is not nn.Sequential or any(
+        m._forward_hooks or m._forward_pre_hooks for m in flat.module.modules()
+    ):
+        return None
+    layers: list[_Layer] = []
+    modules = list(flat.module.named_children())
+    if modules and type(modules[0][1]) is nn.Flatten and modules[0][1].start_dim == 1 and modules[0][1].end_dim == -1:
+        modules = modules[1:]
+    for name, module in modules:
+        if type(module) is nn.Linear:
+            layers.append(_Layer(f"{name}.weight", f"{name}.bias" if module.bias is not None else None, relu=False))
+        elif type(module) is nn.ReLU and layers and not layers[-1].relu:
+            layers[-1] = layers[-1]._replace(relu=True)
+        else:
+            return None
+    whole = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
+    # a frozen or shared layer is not among the row's parameters, and a ReLU at the end has no logits
+    return layers if layers and whole == flat.names and not layers[-1].relu else None
+
+
+def _outputs(layers: list[_Layer], parameters: dict[str, Tensor], x: Tensor) -> list[Tensor]:
+    """x [n, B, features] and the output of every layer, [n, B, out]."""
+    outputs = [x]
+    for layer in layers:
+        W = parameters[layer.weight].mT  # [n, in, out]
+        bias = None if layer.bias is None else parameters[layer.bias][:, None]
+        out = torch.bmm(outputs[-1], W) if bias is None else torch.baddbmm(bias, outputs[-1], W)
+        outputs.append(out.relu_() if layer.relu else out)
+    return outputs
+
+
+def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
+    """Cross-entropy of a fully connected network: all devices' layers as batched products, gradients in place."""
+
+    def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+        parameters = flat.views(theta)
+        *inputs, logits = _outputs(layers, parameters, x.flatten(2))
+        log_p = logits.log_softmax(dim=-1)  # [n, B, C]
+        losses = -log_p.gather(-1, y[..., None]).mean(dim=(1, 2))
+
+        def backward(scale: Tensor, into: Tensor) -> None:
+            # d loss / d logits = (softmax - one-hot) / B; every device's factor goes along from here
+            delta = log_p.exp().scatter_add_(-1, y[..., None], log_p.new_full((1, 1, 1), -1.0).expand(*y.shape, 1))
+            delta *= (scale / y.shape[1])[:, None, None]
+            targets = flat.views(into)
+            for number in reversed(range(len(layers))):
+                layer, inside = layers[number], inputs[number]
+                # before the weights change: `into` may be theta itself
+                before = torch.bmm(delta, parameters[layer.weight]) if number else delta
+                targets[layer.weight].baddbmm_(delta.mT, inside)
+                if layer.bias is not None:
+                    targets[layer.bias].add_(delta.sum(dim=1))
+                delta = before
+                if number and layers[number - 1].relu:  # d relu: zero where its output is
+                    torch.ops.aten.threshold_backward.grad_input(delta, inside, 0, grad_input=delta)
+
+        return losses, backward
+
+    return forward

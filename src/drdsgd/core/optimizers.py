@@ -1,0 +1,430 @@
+"""Gossip optimizers: weighted gradients -> the next models. Communication enters here, through `mix`.
+
+An optimizer is three functions. `init(theta)` makes its state. `local(theta, gradient, state, t)` is what every
+device does alone: it changes its rows of theta [n, d] and of the state in place. `combine(theta, state, mix)` is what
+it does with its neighbours; `mix` is this round's gossip, x -> W_t x. A step is one after the other. `check(mixing)`
+refuses a mixing with which the method does not work, and says why.
+
+With g_i the weighted gradient of device i at its model, in the order of a round:
+
+    dsgd                    theta <- W (theta - eta g)
+    momentum                m <- beta m + g;  theta <- W (theta - eta m)
+    quasi_global_momentum   theta+ <- W (theta - eta (beta m + g));  m <- beta m + (1 - beta) (theta - theta+) / eta
+    gradient_tracking       y <- W y + g - g_before;  theta <- W (theta - eta y)
+    gt_adam                 y <- W (y + g - g_before);  theta <- W (theta - eta Adam's direction for y)
+    d2                      psi <- theta - eta g;  theta <- W (psi + theta - psi_before)
+    exact_diffusion         the same with (I + W) / 2
+    choco                   x <- theta - eta g;  hat <- hat + Q(x - hat);  theta <- x + gamma (W hat - hat)
+    push                    x <- P (x - eta g);  w <- P w;  theta <- x / w
+
+The step size is a number or a schedule, `t -> eta_t`, and never anything hidden. How `dsgd`, `momentum`,
+`quasi_global_momentum` and `gt_adam` average with neighbours is an `Exchange`: things as they are, or compressed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from drdsgd.core.compression import Compressor
+from drdsgd.core.schedules import Schedule, schedule_of
+from drdsgd.errors import InputError
+from drdsgd.topology.mixing import Mixing, least_eigenvalue
+
+if TYPE_CHECKING:
+    from drdsgd.core.engine import Mix
+    from drdsgd.core.gradients import Gradient
+
+__all__ = [
+    "Exchange",
+    "GossipOptimizer",
+    "OptimizerState",
+    "as_they_are",
+    "choco",
+    "compressed",
+    "d2",
+    "dsgd",
+    "exact_diffusion",
+    "gradient_tracking",
+    "gt_adam",
+    "momentum",
+    "push",
+    "quasi_global_momentum",
+]
+
+OptimizerState = dict[str, Tensor]
+
+# what compressed messages keep
+COPIES = "the copies that neighbours have of each other's models"
+# what tracking keeps
+SUM = "the sum of what devices track"
+# what is added to the root of Adam's second moment, so that nothing is divided by zero
+EPS = 1e-8
+
+
+def balanced(mixing: Mixing) -> None:
+    """Refuse a W_t that does not keep the mean."""
+    if not mixing.balanced:
+        what, instead = mixing.unbalanced
+        raise InputError(
+            f"{what} is not doubly stochastic, and gossip would not keep the mean: use --optimizer push, or {instead}"
+        )
+
+
+def constant_over_time(method: str, instead: str = "gradient-tracking") -> Callable[[Mixing], None]:
+    """Refuse a W_t that changes, and say what to use instead."""
+
+    def check(mixing: Mixing) -> None:
+        balanced(mixing)
+        if not mixing.static:
+            raise InputError(
+                f"{method} needs the same W in every round: what it keeps of the last round fits no other W; "
+                f"use {instead}, or a mixing that does not change"
+            )
+
+    return check
+
+
+@dataclass(frozen=True)
+class GossipOptimizer:
+    """`init(theta [n, d]) -> state`, `local(theta, gradient, state, t)`, `combine(theta, state, mix)` -> both anew.
+
+    `local` works in place and row by row: it may be called for some of the devices at a time. `keeps` names what lasts
+    only as long as no message is lost; where there is something, it needs an engine that loses none.
+    """
+
+    init: Callable[[Tensor], OptimizerState]
+    local: Callable[[Tensor, Gradient, OptimizerState, int], None]
+    combine: Callable[[Tensor, OptimizerState, Mix], tuple[Tensor, OptimizerState]]
+    check: Callable[[Mixing], None] = balanced
+    keeps: str = ""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it takes theta over.
+
+    `keeps` as in `GossipOptimizer`.
+    """
+
+    init: Callable[[Tensor], OptimizerState]
+    average: Callable[[Tensor, OptimizerState, Mix], Tensor]
+    check: Callable[[Mixing], None] = balanced
+    keeps: str = ""
+
+
+def as_they_are() -> Exchange:
+    """`theta <- W theta`.
+
+    >>> as_they_are().init(torch.zeros(2, 3))
+    {}
+    """
+    return Exchange(lambda theta: {}, lambda theta, state, mix: mix(theta, donate=True))
+
+
+def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
+    """Neighbours see a copy `hat` of each model, which follows it by what was sent.
+
+        hat <- hat + Q(theta - hat),  theta <- theta + gamma (W hat - hat)
+
+    as often as a round gossips. Without compression and with gamma = 1 models are averaged as they are. See `choco`.
+
+    >>> from drdsgd.core.compression import top_k
+    >>> sorted(compressed(top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
+    ['hat', 'mixed_hat']
+    """
+    if not 0 < gamma <= 1:
+        raise InputError(f"gamma must be in (0, 1]: {gamma:g}; the more is left out of messages, the smaller")
+
+    def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
+        hat, mixed = state["hat"], state["mixed_hat"]
+        for again in range(mix.repeats):
+            sent, received = mix.compressed(theta - hat, compressor, mix.t * mix.repeats + again)
+            hat.add_(sent)
+            mixed.add_(received)
+            theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
+        return theta
+
+    # all devices start from the same model, which so is known to all: nothing needs to be sent for it
+    return Exchange(
+        lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
+        average,
+        constant_over_time("compression", "--compression none with gamma 1, its default then"),
+        keeps=COPIES,
+    )
+
+
+def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptimizer:
+    """The paper's step: `theta_i <- sum_j W_ij (theta_j - eta grad_j)`.
+
+    >>> dsgd(eta=-1.0)
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: eta must be a positive number: -1; the paper uses sqrt(K / T)
+    """
+    schedule, exchange = _steps(eta), exchange or as_they_are()
+    return GossipOptimizer(
+        init=exchange.init,
+        local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
+        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
+        check=exchange.check,
+        keeps=exchange.keeps,
+    )
+
+
+def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None) -> GossipOptimizer:
+    """Every device's own heavy ball: `m <- beta m + g`, `theta <- W (theta - eta m)`.
+
+    H. Yu, R. Jin and S. Yang, "On the Linear Speedup Analysis of Communication Efficient Momentum SGD", ICML 2019.
+
+    >>> sorted(momentum(eta=0.1).init(torch.zeros(2, 3)))
+    ['momentum']
+    """
+    schedule, beta, exchange = _steps(eta), _beta(beta), exchange or as_they_are()
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        m = state["momentum"].mul_(beta)
+        gradient.add_to(m, 1.0)
+        theta.sub_(m, alpha=schedule(t))
+
+    return GossipOptimizer(
+        init=lambda theta: {"momentum": torch.zeros_like(theta), **exchange.init(theta)},
+        local=local,
+        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
+        check=exchange.check,
+        keeps=exchange.keeps,
+    )
+
+
+def quasi_global_momentum(
+    eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None
+) -> GossipOptimizer:
+    """Momentum of how the model really moved, neighbours included, instead of the device's own gradients.
+
+        theta+ <- W (theta - eta (beta m + g)),  m <- beta m + (1 - beta) (theta - theta+) / eta
+
+    T. Lin, S. P. Karimireddy, S. U. Stich and M. Jaggi, "Quasi-Global Momentum", ICML 2021.
+
+    >>> sorted(quasi_global_momentum(eta=0.1).init(torch.zeros(2, 3)))
+    ['before', 'momentum']
+    """
+    schedule, beta, exchange = _steps(eta), _beta(beta), exchange or as_they_are()
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        state["before"].copy_(theta)
+        gradient.add_to(theta, -schedule(t))
+        theta.sub_(state["momentum"], alpha=schedule(t) * beta)
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        theta, eta_t = exchange.average(theta, state, mix), schedule(mix.t)
+        # where no step was taken there is nothing to learn about steps; 1 over one below the floats is beyond them
+        if eta_t >= torch.finfo(theta.dtype).tiny:
+            moved = state["before"].sub_(theta)
+            state["momentum"].mul_(beta).add_(moved, alpha=(1 - beta) / eta_t)
+        return theta, state
+
+    return GossipOptimizer(
+        init=lambda theta: {
+            "momentum": torch.zeros_like(theta),
+            "before": torch.zeros_like(theta),
+            **exchange.init(theta),
+        },
+        local=local,
+        combine=combine,
+        check=exchange.check,
+        keeps=exchange.keeps,
+    )
+
+
+def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
+    """Steps along every device's estimate y_i of the mean gradient.
+
+        y <- W y + g - g_before,  theta <- W (theta - eta y)
+
+    The sum of all y is that of all last gradients, whatever W_t does as long as it is doubly stochastic. Two messages
+    of d numbers. P. Di Lorenzo and G. Scutari, "NEXT", 2016; A. Nedic, A. Olshevsky and W. Shi, 2017; S. Pu and
+    A. Nedic, "Distributed Stochastic Gradient Tracking Methods", 2021.
+
+    >>> sorted(gradient_tracking(eta=0.1).init(torch.zeros(2, 3)))
+    ['gradient', 'tracked']
+    """
+    schedule = _steps(eta)
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        _track(gradient, state)
+        theta.sub_(state["tracked"], alpha=schedule(t))
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        return mix(theta, donate=True), {**state, "tracked": mix(state["tracked"], donate=True)}
+
+    return GossipOptimizer(
+        init=lambda theta: {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)},
+        local=local,
+        combine=combine,
+        keeps=SUM,
+    )
+
+
+def gt_adam(
+    eta: float | Schedule, beta: float = 0.9, beta2: float = 0.99, exchange: Exchange | None = None
+) -> GossipOptimizer:
+    """Adam's step along every device's estimate y_i of the mean gradient.
+
+        y <- W (y + g - g_before),  m <- beta m + (1 - beta) y,  v <- beta2 v + (1 - beta2) y^2,
+        theta <- W (theta - eta (m / c) / (sqrt(v / c2) + 1e-8))   with c = 1 - beta^(t+1), c2 = 1 - beta2^(t+1)
+
+    Adam on each device's own gradients would scale each differently, and its models would not go the way of the mean:
+    here all scale nearly the same ones. Two messages, of d numbers or compressed each. G. Carnevale, F. Farina,
+    I. Notarnicola and G. Notarstefano, "GTAdam", IEEE TCNS 2023, who have no c, a bound on v, and do not average the
+    newest gradient and the newest step. Weight decay is a part of the gradient, and so is scaled by Adam, too: even a
+    small one moves what has no other gradient by eta in a round. Messages want 4 bits or more, as those that say less
+    let the y drift apart; in float32 rounding moves the mean of compressed y a little in thousands of rounds.
+
+    >>> sorted(gt_adam(eta=0.01).init(torch.zeros(2, 3)))
+    ['first', 'gradient', 'second', 'tracked']
+    """
+    schedule, exchange = _steps(eta), exchange or as_they_are()
+    beta, beta2 = _beta(beta), _beta(beta2, "beta2", 0.99)
+
+    def init(theta: Tensor) -> OptimizerState:
+        state = {name: torch.zeros_like(theta) for name in ("tracked", "gradient", "first", "second")}
+        copies = exchange.init(state["tracked"])
+        return {**state, **{f"tracked_{name}": copy for name, copy in copies.items()}, **exchange.init(theta)}
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        _track(gradient, state)
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        copies = {name.removeprefix("tracked_"): copy for name, copy in state.items() if name.startswith("tracked_")}
+        y, m, v = exchange.average(state["tracked"], copies, mix), state["first"], state["second"]
+        m.lerp_(y, 1 - beta)
+        v.mul_(beta2).addcmul_(y, y, value=1 - beta2)
+        scale = v.sqrt().div_(math.sqrt(1 - beta2 ** (mix.t + 1))).add_(EPS)
+        theta.addcdiv_(m, scale, value=-schedule(mix.t) / (1 - beta ** (mix.t + 1)))
+        return exchange.average(theta, state, mix), {**state, "tracked": y}
+
+    return GossipOptimizer(init, local, combine, exchange.check, " and ".join(filter(None, (SUM, exchange.keeps))))
+
+
+def _track(gradient: Gradient, state: OptimizerState) -> None:
+    """`y <- y + g - g_before`, in place: the sum of all y is that of all last gradients."""
+    g, y = state["gradient"], state["tracked"]
+    y.sub_(g)
+    g.zero_()
+    gradient.add_to(g, 1.0)
+    y.add_(g)
+
+
+def d2(eta: float | Schedule) -> GossipOptimizer:
+    """`theta_{t+1} = W (2 theta_t - theta_{t-1} - eta_t g_t + eta_{t-1} g_{t-1})`: unlike data give it no bias.
+
+    W must not change, and its smallest eigenvalue must be above -1/3. H. Tang, X. Lian, M. Yan, C. Zhang and J. Liu,
+    "D2: Decentralized Training over Decentralized Data", ICML 2018.
+
+    >>> sorted(d2(eta=0.1).init(torch.zeros(2, 3)))
+    ['correction']
+    """
+    constant = constant_over_time("d2")
+
+    def check(mixing: Mixing) -> None:
+        constant(mixing)
+        if (least := least_eigenvalue(mixing)) <= -1 / 3 + 1e-9:
+            raise InputError(
+                f"d2 needs a W whose smallest eigenvalue is above -1/3, and this graph's is {least:.3f}: "
+                "use exact-diffusion, which is the same with (I + W) / 2"
+            )
+
+    return _diffusion(eta, lambda phi, mix: mix(phi, donate=True), check)
+
+
+def exact_diffusion(eta: float | Schedule) -> GossipOptimizer:
+    """`psi <- theta - eta g`, `theta <- (I + W) / 2 (psi + theta - psi_before)`: D2 that works on every graph.
+
+    K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2019.
+
+    >>> sorted(exact_diffusion(eta=0.1).init(torch.zeros(2, 3)))
+    ['correction']
+    """
+    # in phi's memory: models that are not aligned as they were would be multiplied otherwise after a resume
+    return _diffusion(eta, lambda phi, mix: phi.add_(mix(phi)).div_(2), constant_over_time("exact-diffusion"))
+
+
+def _diffusion(
+    eta: float | Schedule, average: Callable[[Tensor, Mix], Tensor], check: Callable[[Mixing], None]
+) -> GossipOptimizer:
+    """What D2 and exact diffusion share. Their correction is theta_t - psi_t = theta_t - theta_{t-1} + eta g_{t-1}."""
+    schedule = _steps(eta)
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        gradient.add_to(theta, -schedule(t))  # psi
+        before = state["correction"].clone()
+        torch.neg(theta, out=state["correction"])
+        theta.add_(before)
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        theta = average(theta, mix)
+        state["correction"].add_(theta)
+        return theta, state
+
+    return GossipOptimizer(
+        lambda theta: {"correction": torch.zeros_like(theta)},
+        local,
+        combine,
+        check,
+        keeps="the correction, which belongs to one W",
+    )
+
+
+def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> GossipOptimizer:
+    """DSGD with compressed messages: `x <- theta - eta g`, `hat <- hat + Q(x - hat)`, `theta <- x + gamma (W - I) hat`.
+
+    Without compression and with gamma = 1 it is DSGD. A. Koloskova, T. Lin, S. U. Stich and M. Jaggi, "Decentralized
+    Deep Learning with Arbitrary Communication Compression", ICLR 2020.
+
+    >>> from drdsgd.core.compression import top_k
+    >>> sorted(choco(eta=0.1, compressor=top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
+    ['hat', 'mixed_hat']
+    """
+    return dsgd(eta, compressed(compressor, gamma))
+
+
+def push(eta: float | Schedule) -> GossipOptimizer:
+    """Stochastic gradient push, for directed graphs: `x <- P (x - eta g)`, `w <- P w`, `theta <- x / w`.
+
+    The columns of P sum to one, its rows need not: w says how much of the average has gathered at a device. d + 1
+    numbers. M. Assran, N. Loizou, N. Ballas and M. Rabbat, "Stochastic Gradient Push", ICML 2019.
+
+    >>> push(eta=0.1).init(torch.zeros(2, 3))
+    {'mass': tensor([1., 1.])}
+    """
+    schedule = _steps(eta)
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        gradient.add_to(theta, -schedule(t) / state["mass"])
+        theta.mul_(state["mass"][:, None])  # x
+
+    def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        mass = mix(state["mass"])
+        return mix(theta, donate=True).div_(mass[:, None]), {"mass": mass}
+
+    return GossipOptimizer(
+        lambda theta: {"mass": theta.new_ones(len(theta))},
+        local,
+        combine,
+        lambda mixing: None,
+        keeps="the mass of all devices",
+    )
+
+
+def _steps(eta: float | Schedule) -> Schedule:
+    return schedule_of("eta", eta, "the paper uses sqrt(K / T)")
+
+
+def _beta(beta: float, name: str = "beta", usual: float = 0.9) -> float:
+    if not 0 <= beta < 1:
+        raise InputError(f"{name} must be in [0, 1): {beta:g}; {usual:g} is usual")
+    return beta

@@ -1,0 +1,196 @@
+"""A comparison: several algorithms, each over the same seeds, every run in a folder of its own.
+
+Seeds are paired: the same seed gives every algorithm the same graph, partition, initial model and batches, so the
+difference between two algorithms has less noise than each of them.
+
+    DIR/study.toml              what is compared
+    DIR/<algorithm>/seed-<k>/   one run
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from drdsgd.errors import InputError, unknown
+from drdsgd.experiments import config, loggers, workers
+from drdsgd.experiments.config import LIMIT, Experiment, default_threads, has
+from drdsgd.experiments.options import ALGORITHMS, OPTIONS, parse, spelling
+from drdsgd.experiments.records import Folder, Record, read
+from drdsgd.experiments.run import check, check_unchanged, run
+from drdsgd.files import write_text
+
+__all__ = ["Cell", "Study", "compare", "extended", "load"]
+
+# what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired, and the threads, which
+# runs share
+_OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed", "threads"))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    label: str
+    experiment: Experiment
+    path: Path
+
+
+@dataclass(frozen=True)
+class Study:
+    """Algorithms such as `dr-dsgd` or `dr-dsgd:mu=3,eta=0.1`, seeds, and the options that all runs share.
+
+    >>> study = Study(("dsgd", "dr-dsgd:mu=3"), (0, 1), {"dataset": "synthetic"})
+    >>> [(cell.label, cell.experiment.seed) for cell in study.cells(Path("out"))]
+    [('dsgd', 0), ('dr-dsgd-mu=3', 0), ('dsgd', 1), ('dr-dsgd-mu=3', 1)]
+    """
+
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    options: dict[str, Any]
+
+    def cells(self, out: Path) -> list[Cell]:
+        """The runs, seed by seed, so that a study that is stopped early has pairs."""
+        variants = {_label(spec): _fields(spec, self.options) for spec in self.algorithms}
+        if len(variants) < len(self.algorithms):
+            named = ", ".join(self.algorithms)
+            raise InputError(f"--algorithm: two of {named} would have the same folder; write them differently")
+        for name, value in self.options.items():
+            if not any(has(name, fields) for fields in variants.values()):
+                raise InputError(f"{spelling(name)} {value}: none of the algorithms compared has it")
+        first: dict[Experiment, str] = {}
+        for label, fields in variants.items():
+            other = first.setdefault(Experiment(**fields), label)
+            if other != label:
+                raise InputError(f"--algorithm: {other} and {label} are the same experiment; leave one out")
+        return [
+            Cell(label, Experiment(**{**fields, "seed": seed}), out / label / f"seed-{seed}")
+            for seed in self.seeds
+            for label, fields in variants.items()
+        ]
+
+    def to_toml(self) -> str:
+        """As TOML; `load` reads it back."""
+        import tomli_w
+
+        return tomli_w.dumps({"algorithms": self.algorithms, "seeds": self.seeds, "options": self.options})
+
+
+def load(path: Path) -> Study:
+    """The study in a study.toml."""
+    fields = config.load(path)
+    try:
+        return Study(tuple(fields["algorithms"]), tuple(fields["seeds"]), dict(fields["options"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is corrupt ({type(error).__name__} {error}); remove it and give the same command without --resume"
+        ) from error
+
+
+def compare(
+    study: Study,
+    out: Path,
+    *,
+    resume: bool = False,
+    threads: int | None = None,
+    watch: Callable[[Cell, int], None] = lambda cell, t: None,
+    log: Sequence[str] = (),
+) -> list[Record]:
+    """All runs of a study; one that diverges is recorded as such, and the others go on.
+
+    `threads` is how many all runs together may use, by default as many as there are cores. Where that is enough for
+    several, so many runs go at once, each in a process of its own. `watch` sees a run and the round that it reached,
+    in which a run that is over counts as at its last. With `resume`, runs that are there are continued or, if finished,
+    taken as they are. All are copied to the logs of these names.
+    """
+    budget = default_threads() if threads is None else threads
+    if not 1 <= budget < LIMIT:
+        raise InputError(f"--threads {budget}: all runs together need at least 1, and no machine has more than {LIMIT}")
+    if not resume:
+        if (out / "study.toml").exists():
+            raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
+        # those of one run are written down, as its last bits may depend on them: another machine can continue it with
+        # more or fewer runs at once
+        plan = study.cells(out)
+        runs = len(plan) if all(map(_in_a_process, plan)) else 1
+        study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
+    cells = study.cells(out)
+    unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
+    jobs = [(cell.experiment, cell.path) for cell in unfinished]
+    copy = loggers.of(log)
+    with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t), log) as team:
+        for cell in cells:
+            if cell.experiment.seed == study.seeds[0]:
+                check(cell.experiment)  # one of each kind before anything runs
+            if (folder := Folder(cell.path)).config.exists():
+                check_unchanged(folder, cell.experiment.model_dump())
+        write_text(out / "study.toml", study.to_toml())
+        team.run()
+    for cell in cells if log else ():
+        if cell not in unfinished:
+            run(cell.experiment, cell.path, resume=True, log=copy)
+    return [read(cell.path) for cell in cells]
+
+
+def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> Study:
+    """A study with more algorithms, seeds or options than before; what it had stays.
+
+    >>> extended(Study(("dsgd",), (0, 1), {}), ["dr-dsgd"], [2], {})
+    Study(algorithms=('dsgd', 'dr-dsgd'), seeds=(0, 1, 2), options={})
+    """
+    union = dict.fromkeys([*stored.algorithms, *algorithms])
+    return Study(tuple(union), tuple(sorted({*stored.seeds, *seeds})), {**stored.options, **options})
+
+
+def _at_once(cells: Sequence[Cell], threads: int) -> int:
+    """How many of these runs go at once on so many threads.
+
+    >>> cells = Study(("dsgd", "dr-dsgd"), (0, 1), {"threads": 2}).cells(Path("out"))
+    >>> [_at_once(cells, threads) for threads in (1, 4, 64)]
+    [1, 2, 4]
+    """
+    if not cells or not all(map(_in_a_process, cells)):
+        return 1
+    return max(1, min(len(cells), threads // cells[0].experiment.threads))
+
+
+def _in_a_process(cell: Cell) -> bool:
+    """Whether a run may have a process of its own, beside others."""
+    # one GPU serves no two runs faster than one after the other, nor has it memory for as many as there are cores;
+    # and what stands in the script that was started is known here only
+    return cell.experiment.device.startswith("cpu") and not cell.experiment.model.startswith("__main__:")
+
+
+def _label(spec: str) -> str:
+    """A spec as the name of a folder.
+
+    >>> _label("dr-dsgd:mu=3,eta=0.1")
+    'dr-dsgd-mu=3-eta=0.1'
+    """
+    return re.sub(r"[^A-Za-z0-9.=_+]+", "-", spec)
+
+
+def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one algorithm's runs: the shared ones that it has, and its own from `name:key=value,...`."""
+    algorithm, _, own = spec.partition(":")
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"--algorithm {spec}: {unknown(algorithm, ALGORITHMS)}")
+    fields = dict[str, Any]()
+    for assignment in filter(None, own.split(",")):
+        key, given, text = assignment.partition("=")
+        name = key.strip().replace("-", "_")
+        if not given:
+            raise InputError(f"--algorithm {spec}: '{assignment}' has no value; write {key.strip()}=VALUE")
+        if name == "threads":
+            raise InputError(f"--algorithm {spec}: threads are for all runs together; give --threads {text.strip()}")
+        if name not in _OWN:
+            raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
+        fields[name] = parse(name, text)
+    fields["algorithm"] = algorithm
+    parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer") and has(name, fields)}
+    fields = {**parts, **fields}
+    # a field that some algorithms have goes to those that have it
+    return {name: value for name, value in shared.items() if has(name, fields)} | fields

@@ -1,0 +1,294 @@
+"""A run's folder: what was run, what came out, and where it can go on.
+
+config.toml      the complete experiment: running it again gives the same run
+network.json     the graph's edges, and what each device holds
+metrics.jsonl    one line per evaluation, appended
+summary.json     written at the end: status, versions, the last metrics under `final`
+model.safetensors, model.md   written at the end: the consensus model, and its card
+checkpoint/      the state to continue from
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from drdsgd.errors import InputError, InUse, one_line
+from drdsgd.experiments import config
+from drdsgd.experiments.config import Experiment
+from drdsgd.files import write_text
+from drdsgd.training.metrics import Metrics
+from drdsgd.versions import versions
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from drdsgd.core.engine import Ranks
+    from drdsgd.data.devices import Devices
+    from drdsgd.topology.mixing import Mixing
+
+__all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
+
+Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is no summary
+
+
+@dataclass(frozen=True)
+class Network:
+    """The graph as a list of edges, the number of training samples per device and class [K][C], all data's checksum.
+
+    `names` are what the devices are called beside their numbers; empty where they have none.
+    """
+
+    edges: list[tuple[int, int]]
+    positions: list[tuple[float, float]]
+    label_counts: list[list[int]]
+    rho: float
+    data_sha256: str
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended, with which versions."""
+
+    status: Status
+    message: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as its folder tells it."""
+
+    path: Path
+    experiment: Experiment
+    network: Network
+    metrics: list[Metrics]
+    status: Status
+    message: str
+    versions: dict[str, str]
+
+    @property
+    def final(self) -> Metrics:
+        """The last evaluation there is."""
+        return self.metrics[-1]
+
+
+class Folder:
+    """The paths and the writing side of a run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.network = path / "config.toml", path / "network.json"
+        self.metrics, self.summary = path / "metrics.jsonl", path / "summary.json"
+        self.checkpoint, self.report = path / "checkpoint", path / "report.html"
+        self.model, self.card = path / "model.safetensors", path / "model.md"
+
+    @property
+    def status(self) -> Status:
+        """finished, diverged or unfinished."""
+        return _summary(self.summary).status
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder against a second process; the system lets go of it when this one ends."""
+        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InUse(f"another process is working in {self.path}; wait for it, or use another --out") from None
+            yield
+        finally:
+            os.close(handle)
+            with suppress(OSError):  # what was refused leaves no empty folder, nor those above that were made for it
+                for path in new or [self.path]:
+                    path.rmdir()
+
+    def start(self, e: Experiment, network: Network) -> None:
+        """Write what is known before the first round."""
+        write_text(self.config, e.to_toml())
+        write_text(self.network, json.dumps(network.__dict__))
+
+    def append(self, metrics: Metrics) -> None:
+        """Add a line to metrics.jsonl and see it on disk: a checkpoint that follows relies on it."""
+        line = json.dumps(metrics.to_json(), allow_nan=False) + "\n"
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def check_network(self, network: Network) -> None:
+        """Refuse to go on with another graph or other data than the run began with."""
+        before = read_network(self.network)
+        for what, same in (
+            ("graph", before.edges == network.edges),
+            ("data", before.data_sha256 == network.data_sha256),
+        ):
+            if not same:
+                raise InputError(
+                    f"the {what} changed since the run in {self.path} began; start another with another --out"
+                )
+
+    def rewind(self, t: int, e: Experiment, gaps: bool = False) -> None:
+        """Drop what a killed run left: evaluations after round t, a half-written line, temporary files.
+
+        One that may have left out rounds has `gaps`.
+        """
+        kept = [m for m in read_metrics(self.metrics) if m.round <= t]
+        due = {*range(0, t + 1, e.eval_every)} | ({t} if t == e.rounds else set())
+        missing = due - {m.round for m in kept}
+        if missing and not gaps:
+            raise InputError(
+                f"{self.metrics} lacks the evaluation of round {min(missing)}, but the checkpoint is at round {t}; "
+                f"remove {self.checkpoint} to start the run again from round 0"
+            )
+        written = (self.config, self.network, self.metrics, self.summary, self.model, self.card)
+        for path in (*written, self.checkpoint / "*.safetensors"):
+            for stray in path.parent.glob(f".{path.name}.*"):
+                stray.unlink()
+        write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))
+
+    def finish(self, status: Status, message: str) -> None:
+        """Write the summary: the run is over. `final` is its last evaluation."""
+        metrics = read_metrics(self.metrics)
+        summary = {
+            "status": status,
+            "message": message,
+            "versions": versions(),
+            "final": metrics[-1].to_json() if metrics else None,
+        }
+        write_text(self.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+
+def read(path: Path) -> Record:
+    """A run's folder as a `Record`; an `InputError` names the file and line that can't be read."""
+    folder = Folder(path)
+    if not folder.config.exists():
+        raise InputError(f"{path} is not a run's folder: it has no config.toml")
+    e = read_config(folder.config)
+    network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
+    if not metrics:
+        raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
+    return Record(path, e, network, metrics, summary.status, summary.message, summary.versions)
+
+
+def read_config(path: Path) -> Experiment:
+    """The experiment in a config.toml."""
+    try:
+        return Experiment(**config.load(path))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_metrics(path: Path) -> list[Metrics]:
+    """All whole lines of a metrics.jsonl; a last line without its end was being written when the run was killed."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    metrics = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            metrics.append(Metrics.from_json(json.loads(line)))
+        except ValidationError as error:
+            raise InputError(f"{path} line {number} is corrupt ({_first(error)}); repair it, or {_AGAIN}") from None
+        except ValueError as error:
+            raise InputError(f"{path} line {number} is corrupt ({one_line(error)}); repair it, or {_AGAIN}") from error
+    return metrics
+
+
+def read_network(path: Path) -> Network:
+    """The graph and what the devices hold, from a network.json."""
+    try:
+        network = _networks().validate_python(_json(path))
+    except ValidationError as error:
+        raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
+    K = len(network.positions)
+    if (
+        len(network.label_counts) != K
+        or len(network.names) not in (0, K)
+        or not all(0 <= i < K for edge in network.edges for i in edge)
+    ):
+        raise InputError(
+            f"{path} is corrupt: its edges, positions, label_counts and names do not belong together; {_AGAIN}"
+        )
+    return network
+
+
+def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Network | None:
+    """What network.json says of a graph and of the devices' data, those of other processes included; for the first."""
+    import torch
+
+    from drdsgd.topology.graphs import layout
+    from drdsgd.topology.mixing import rho_over_time
+
+    owner = torch.repeat_interleave(torch.arange(data.K), data.train.sizes.cpu())
+    counts = torch.bincount(owner * data.classes + data.train.y.cpu(), minlength=data.K * data.classes)
+    label_counts, checksums = ranks.gather(counts.view(data.K, data.classes)), ranks.gather(data.checksums())
+    # one text of each process, as only tensors are gathered
+    said = ranks.texts(json.dumps(dict(zip(map(int, ranks.rows), data.names, strict=False))))
+    named: dict[str, str] = dict(one for text in said for one in json.loads(text).items())
+    if ranks.rank > 0:  # it is for the first to write
+        return None
+    positions = layout(graph)
+    return Network(
+        edges=[(int(i), int(j)) for i, j in graph.edges],
+        positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(ranks.K)],
+        label_counts=label_counts.tolist(),
+        rho=rho_over_time(mixing),
+        data_sha256=hashlib.sha256(checksums.numpy().tobytes()).hexdigest(),
+        names=[named[str(i)] for i in range(ranks.K)] if named else [],
+    )
+
+
+_AGAIN = "run the experiment again into another --out"
+
+
+def _summary(path: Path) -> Summary:
+    """What a summary.json says of the end; of a run without one, that it is unfinished."""
+    if not path.exists():
+        return Summary("unfinished", "", {})
+    try:
+        return _summaries().validate_python(_json(path))
+    except ValidationError as error:
+        raise InputError(f"{path} is corrupt: {_first(error)}; {_AGAIN}") from None
+
+
+@functools.cache  # slow to make
+def _networks() -> TypeAdapter[Network]:
+    return TypeAdapter(Network)
+
+
+@functools.cache  # slow to make
+def _summaries() -> TypeAdapter[Summary]:
+    return TypeAdapter(Summary)
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong with a record, in a few words."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; {_AGAIN}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is corrupt: {error}; {_AGAIN}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is corrupt: it holds no table; {_AGAIN}")
+    return value

@@ -1,0 +1,304 @@
+"""One experiment into one folder: build, train, record, checkpoint, resume; in one process, or in several."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from drdsgd.baselines import ServerAlgorithm
+from drdsgd.core import schedules
+from drdsgd.core.engine import Ranks
+from drdsgd.core.flat import Flat
+from drdsgd.engines.local import Alone
+from drdsgd.errors import Diverged, InputError, Interrupted
+from drdsgd.experiments import hosting, loggers, records, registry
+from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.loggers import Logger
+from drdsgd.experiments.options import spelling
+from drdsgd.experiments.records import Folder, Record
+from drdsgd.training import card, checkpoint
+from drdsgd.training.loop import Progress, consensus, trajectory
+from drdsgd.training.metrics import accuracy
+from drdsgd.versions import versions
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from drdsgd.data.devices import Devices
+    from drdsgd.engines.distributed import World
+
+__all__ = ["check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "stop_requests"]
+
+# fields that change nothing about an experiment
+OF_A_MACHINE = ("threads", "data_dir")
+
+
+def run(
+    e: Experiment,
+    path: Path,
+    *,
+    resume: bool = False,
+    regroup: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
+) -> Record:
+    """Run an experiment into a folder, or continue it there; `watch` sees every round, and `log` every evaluation.
+
+    A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. What happens
+    to the process at any moment, the folder can be resumed, and ends with the same metrics. An interruption
+    (Ctrl-C, or `stop` that says so after a round) leaves a checkpoint of the last whole round; a run that diverges
+    says so in its summary. With `regroup` one that went on in several processes (`run_together`) may be continued.
+
+    >>> import tempfile
+    >>> e = Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring")
+    >>> run(e, Path(tempfile.mkdtemp()) / "first").final.round
+    5
+    """
+    folder = Folder(path)
+    with folder.lock():
+        _check(folder, e, resume)
+        if folder.status == "unfinished":
+            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop, log)
+        else:
+            with _logging(log, e, folder):  # as it is
+                pass
+        return records.read(path)
+
+
+def run_together(
+    e: Experiment,
+    path: Path,
+    world: World,
+    *,
+    resume: bool = False,
+    regroup: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    log: loggers.Make = loggers.no_log,
+) -> Record | None:
+    """As `run`, with several processes that call this alike and share the devices; the first writes the record.
+
+    Checkpoints have a part of each. A stop that one of them is asked for takes effect when they next evaluate or write
+    a checkpoint. One that torchrun has started again goes on with the run. Only the first gets the record back.
+    """
+    folder, first = Folder(path), world.rank == 0
+    check_alike(e, world)
+    # by any of them: of several machines, torchrun counts on that one only on which something failed
+    again = any(int(count) > 0 for count in world.texts(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+    with folder.lock() if first else nullcontext():
+        if first:
+            _check(folder, e, resume or (again and folder.config.exists()))
+        if world.texts(folder.status if first else "")[0] == "unfinished":
+            graph = make_graph(e)
+            members, data = hosting.host(e, graph, world)
+            _check_results_alike(e, graph, data, world)
+            _go(e, folder, graph, data, members, regroup, watch, log=log if first else loggers.no_log)
+            members.post.close()
+        elif first:
+            with _logging(log, e, folder):
+                pass
+        return records.read(path) if first else None
+
+
+def _go(
+    e: Experiment,
+    folder: Folder,
+    graph: nx.Graph,
+    data: Devices,
+    ranks: Ranks,
+    regroup: bool,
+    watch: Callable[[Progress], None],
+    stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
+) -> None:
+    """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
+    data = data.to(check_device(e.device))
+    mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
+    network = records.network(graph, data, mixing, ranks)
+    start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
+    # all that can be wrong with the input is refused here, before anything is written
+    steps = trajectory(
+        model, data, mixing, algorithm,
+        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
+        reference=e.reference, execution=e.execution, threads=e.threads,
+        start=start, ranks=ranks, agree_every=e.checkpoint_every,
+    )  # fmt: skip
+    last, t = start, -1 if start is None else start.state.t
+    if network is not None:
+        if start is None:
+            folder.start(e, network)
+        else:
+            folder.check_network(network)
+        folder.rewind(t, e)
+    with _logging(log, e, folder) as logger:
+        with stop_requests() as asked:
+            try:
+                stopping = False
+                for progress in steps:
+                    last, t = progress, progress.state.t
+                    if progress.metrics is not None and ranks.rank == 0:
+                        folder.append(progress.metrics)
+                        logger.log(progress.metrics)
+                    watch(progress)
+                    saving = t % e.checkpoint_every == 0 or t == e.rounds
+                    # several must stop after the same round
+                    if ranks.size == 1 or saving or progress.metrics is not None:
+                        stopping = any(ranks.texts("stop" if asked() or stop() else ""))
+                    # only after the metrics: a checkpoint promises that all lines up to its round are there
+                    if saving or stopping:
+                        checkpoint.save(folder.checkpoint, progress, ranks)
+                    if stopping:
+                        break
+            except Diverged as error:
+                if ranks.rank == 0:
+                    folder.finish("diverged", str(error))
+                raise
+            # also after the last round: a comparison must not go on with its next run
+            if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
+                raise Interrupted(f"stopped after round {t} of {e.rounds}")
+        assert last is not None
+        trained = consensus(model, algorithm, last.state, ranks)
+        sizes = [ranks.gather(samples.sizes).tolist() for samples in (data.train, data.test)]
+        if network is not None:
+            training = card.Training(
+                algorithm=algorithm.name,
+                eta=schedules.said(registry.scheduled("eta", e.eta, e.eta_schedule, e.rounds)),
+                rounds=e.rounds,
+                batch_size=e.batch_size,
+                seed=e.seed,
+                loss="cross entropy",
+                metric=accuracy(),
+                train_sizes=sizes[0],
+                test_sizes=sizes[1],
+                names=network.names,
+                shape=data.shape,
+                scale=data.scale,
+                shift=data.shift,
+                mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
+                rho=network.rho,
+            )
+            card.save(folder.path, trained, training, records.read_metrics(folder.metrics)[-1], folder.card.name)
+            folder.finish("finished", "")
+
+
+@contextmanager
+def _logging(log: loggers.Make, e: Experiment, folder: Folder) -> Iterator[Logger]:
+    """A log that has all that the folder has; when the block ends it is told how the run did."""
+    logger = log(e, folder.path)
+    if log is loggers.no_log:
+        yield logger
+        return
+    try:
+        for metrics in records.read_metrics(folder.metrics):
+            logger.log(metrics)
+        yield logger
+    finally:
+        logger.close(folder.status)
+
+
+def check_alike(e: Experiment, world: World) -> None:
+    """Refuse processes that were not given the same experiment; where they find and compute it is their own affair."""
+    found = [json.loads(text) for text in world.texts(json.dumps(e.model_dump()))]
+    for rank, other in enumerate(found):
+        for name in e.model_dump():
+            if name not in OF_A_MACHINE and other[name] != found[0][name]:
+                raise InputError(
+                    f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
+                    "give all processes the same"
+                )
+
+
+def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: World) -> None:
+    """Refuse processes for which the same experiment is another: other files, code or versions."""
+    row = Flat(make_model(e, data)).row().cpu()
+    here = {
+        "the graph": hashlib.sha256(json.dumps(sorted(map(list, graph.edges))).encode()).hexdigest(),
+        "the initial model": hashlib.sha256(row.numpy().tobytes()).hexdigest(),
+        **{f"the version of {name}": number for name, number in versions().items()},
+    }
+    found = [json.loads(text) for text in world.texts(json.dumps(here))]
+    for rank, other in enumerate(found):
+        for what, value in found[0].items():
+            if other[what] != value:
+                raise InputError(f"{what} is another on rank {rank} than on rank 0: give all machines the same")
+
+
+def check(e: Experiment) -> None:
+    """Refuse an experiment whose graph, data, model or algorithm can't be made; writes nothing."""
+    make_algorithm(e).check(make_mixing(e, make_graph(e)))
+    make_model(e, make_data(e).to(check_device(e.device)))
+
+
+def _check(folder: Folder, e: Experiment, resume: bool) -> None:
+    """Refuse to overwrite a run, to resume none, and to resume one with another experiment."""
+    if not resume:
+        if folder.config.exists():
+            raise InputError(
+                f"{folder.path} already holds a run ({folder.status}); continue it with --resume, or use another --out"
+            )
+        return
+    if not folder.config.exists():
+        raise InputError(f"there is no run to resume in {folder.path}: it has no config.toml")
+    check_unchanged(folder, e.model_dump())
+
+
+def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other values of these fields than it began with.
+
+    Where its data are found, and on how many threads it computes, may change.
+    """
+    stored = records.read_config(folder.config).model_dump()
+    for name, now in fields.items():
+        before = stored.get(name, now)
+        if before != now and name not in OF_A_MACHINE:
+            raise InputError(
+                f"{spelling(name)} {now}: the run in {folder.path} has {before}; resume it unchanged, "
+                "or start another with another --out"
+            )
+
+
+def check_device(name: str) -> torch.device:
+    """The torch device of that name, if this machine has it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"--device {name}: {str(error).splitlines()[0]}; cpu always works") from error
+    return device
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C or SIGTERM only asks to stop; the returned function says whether it did.
+
+    The round at work is finished and saved. A second Ctrl-C ends at once, as it always does.
+    """
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        # torchrun hands a SIGTERM on that its processes may have got already
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,144 @@
+"""One device in this process, its neighbours elsewhere: gossip is an exchange of messages over `network.links`.
+
+A neighbour whose numbers do not come leaves its weight to the device itself for that exchange, so every device always
+takes a weighted mean. Nobody sees all devices: what can be known of the others is what they sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from drdsgd.core.compression import Compressor
+from drdsgd.core.parallel import Each
+from drdsgd.engines.local import Alone
+from drdsgd.errors import InputError
+from drdsgd.network.links import Links
+from drdsgd.topology.mixing import Mixing
+
+__all__ = ["NetworkEngine", "NetworkMix", "OneDevice"]
+
+
+class Row(NamedTuple):
+    """A device's row of W: its own weight and its neighbours', and how often it is applied in a round."""
+
+    own: float
+    others: dict[int, float]
+    repeats: int
+
+
+class NetworkMix:
+    """Round t's gossip, as one device takes part in it: `mix(x [1, ...])` is its row of W_t x."""
+
+    def __init__(self, row: Row, t: int, links: Links, device: torch.device) -> None:
+        self.t, self.repeats = t, row.repeats
+        self.floats_sent, self.exchange_seconds = 0, 0.0
+        # changed in place: who asks before an exchange sees what came of it
+        self.alone = torch.tensor([not row.others], device=device)
+        self.disagreement = 0.0
+        """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models in which anybody was heard"""
+        self._row, self._links, self._call = row, links, 0
+        self._before = links.bytes_sent
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._links.bytes_sent - self._before
+
+    def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
+        mixed = x if donate else x.clone()
+        for _ in range(self.repeats):
+            others = self._exchange(mixed)
+            if x.dim() > 1 and others:
+                self.disagreement = sum(
+                    self._row.others[j] * float(torch.linalg.vector_norm(mixed - other, dtype=torch.float64)) ** 2
+                    for j, other in others.items()
+                )
+            mixed.mul_(self._own_weight(others))
+            for j, other in others.items():  # each in its own memory, as it came
+                mixed.add_(other, alpha=self._row.others[j])
+        return mixed
+
+    def log_mean(self, x: Tensor, /) -> Tensor:
+        for _ in range(self.repeats):
+            others = self._exchange(x)
+            weights = [self._own_weight(others), *(self._row.others[j] for j in others)]
+            terms = torch.stack([x, *others.values()])
+            x = torch.logsumexp(terms + terms.new_tensor(weights).log()[:, None], dim=0)
+        return x
+
+    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
+        # an exchange of copies must lose no message, and this engine's may: who asks for it made a mistake
+        raise InputError(
+            "compressed messages over a network: one that is lost would spoil the copies that neighbours have of each "
+            "other's models for good; use --compression none"
+        )
+
+    def _own_weight(self, heard: Mapping[int, Tensor]) -> float:
+        """Its own, with those of neighbours that were not heard."""
+        return self._row.own + sum(weight for j, weight in self._row.others.items() if j not in heard)
+
+    def _exchange(self, x: Tensor) -> Mapping[int, Tensor]:
+        """What has come from neighbours, as they get x."""
+        if not self._row.others:
+            return {}
+        before, begun = self._links.bytes_sent, time.perf_counter()
+        found = self._links.exchange(self.t, self._call, x, self._row.others)
+        self.exchange_seconds += time.perf_counter() - begun
+        self.floats_sent += (self._links.bytes_sent - before) // x.element_size()
+        self._call += 1
+        self.alone.fill_(not found)
+        return {j: numbers.to(x.device) for j, numbers in found.items()}
+
+
+class NetworkEngine:
+    """Hosts one device."""
+
+    def __init__(self, mixing: Mixing, number: int, links: Links, device: torch.device) -> None:
+        self.K, self.rows = mixing.K, torch.tensor([number], device=device)
+        self.last: NetworkMix | None = None
+        self._mixing, self._number, self._links, self._device = mixing, number, links, device
+        self._static = self._row(mixing.at(0)) if mixing.static else None
+
+    def stride(self, rounds: int) -> int:
+        """The most rounds from one exchange with a neighbour to the next, in so many rounds."""
+        if self._static is not None:
+            return 1
+        met: dict[int, list[int]] = {}
+        for t in range(rounds):
+            for j in self._row(self._mixing.at(t)).others:
+                met.setdefault(j, [0]).append(t)
+        return max([1, *(later - sooner for some in met.values() for sooner, later in pairwise([*some, rounds]))])
+
+    def mix(self, t: int) -> NetworkMix:
+        before, self.last = (
+            self.last,
+            NetworkMix(self._static or self._row(self._mixing.at(t)), t, self._links, self._device),
+        )
+        if before is not None:
+            self.last.disagreement = before.disagreement
+        return self.last
+
+    def _row(self, W: csr_array) -> Row:
+        row = W[[self._number]].tocoo()
+        weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True) if w != 0}
+        own = weights.pop(self._number, 0.0)
+        return Row(own, weights, self._mixing.repeats)
+
+
+class OneDevice(Alone):
+    """The process of one device: of all that there is to know it knows its own, as one that hosts all does."""
+
+    def __init__(self, number: int, links: Links) -> None:
+        super().__init__(1)
+        self.rows, self._number, self._links = torch.tensor([number]), number, links
+        self.made: NetworkEngine | None = None
+
+    def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> NetworkEngine:
+        self.made = NetworkEngine(mixing, self._number, self._links, device)
+        return self.made

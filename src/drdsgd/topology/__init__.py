@@ -1,0 +1,3 @@
+"""Who talks to whom, and how they average: graphs, and mixing matrices over them."""
+
+__all__: list[str] = []

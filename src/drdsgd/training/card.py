@@ -1,0 +1,220 @@
+"""A trained model on disk: its parameters as safetensors, and a card that says how well it serves every device.
+
+The card is a page for people, with the header that Hugging Face's model cards have. It is written after the
+parameters and names their checksum, so that one does not pass for the card of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_model
+from torch import Tensor, nn
+
+from drdsgd.errors import InputError
+from drdsgd.files import replacing, write_text
+from drdsgd.topology.mixing import Mixing, rho_over_time
+from drdsgd.training.metrics import Metric, Metrics
+from drdsgd.versions import versions
+
+__all__ = ["Training", "save", "text"]
+
+# a card has a line for every device of so many; of more, for the worst of them
+ALL_DEVICES, WORST_DEVICES = 50, 20
+# what Hugging Face calls our metrics
+KNOWN_METRICS = {"accuracy": "accuracy", "absolute error": "mae", "squared error": "mse"}
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """How a model was trained, as its card says it; `mixing` is None where there was a server."""
+
+    algorithm: str
+    eta: str
+    """In words; empty where that is not known."""
+    rounds: int
+    batch_size: int
+    seed: int
+    loss: str
+    metric: Metric
+    train_sizes: Sequence[int]
+    test_sizes: Sequence[int]
+    shape: Sequence[int]
+    """Of one sample, which the model is fed as x * scale + shift."""
+    scale: Tensor
+    shift: Tensor
+    mixing: Mixing | None
+    names: Sequence[str] = ()
+    """Of the devices, where they have some beside their numbers."""
+    rho: float | None = None
+    """Where it is known; else it is computed when the card is written."""
+
+
+def save(folder: Path, model: nn.Module, training: Training, final: Metrics, card: str = "README.md") -> Path:
+    """Write `model.safetensors` and then its card into a folder, each as a whole or not at all."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is no folder: name one for the model and its card")
+    path = folder / "model.safetensors"
+    with replacing(path) as temporary:
+        try:
+            save_model(model, str(temporary), {"format": "pt"})
+        except SafetensorError as error:  # a full disk, for one
+            raise OSError(f"can't write {path}: {error}") from error
+        with temporary.open("rb") as written:
+            checksum = hashlib.file_digest(written, "sha256").hexdigest()
+    write_text(folder / card, text(model, training, final, path.name, checksum))
+    return folder
+
+
+def text(model: nn.Module, training: Training, final: Metrics, file: str, checksum: str) -> str:
+    """The card: the worst-off device first, then how the model was trained, how to load it, and what it can't tell."""
+    t, metric, accuracy = training, training.metric, final.consensus
+    K, name = len(accuracy.per_device), type(model).__name__
+    worst = accuracy.per_device.index(accuracy.worst)
+    fewest = min(t.test_sizes)
+    parameters = list(model.parameters())
+
+    def shown(value: float) -> str:
+        return f"{value:.1f} %" if metric.unit == "%" else f"{value:.4g} {metric.unit}".strip()
+
+    order = list(range(K))
+    if K > ALL_DEVICES:
+        order.sort(key=accuracy.per_device.__getitem__, reverse=not metric.higher_is_better)
+        order = order[:WORST_DEVICES]
+    rows = [
+        f"| {_called(t, i)} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(accuracy.per_device[i])}"
+        f"{' (worst)' if i == worst else ''} |"
+        for i in order
+    ]
+    apart = abs(accuracy.average - accuracy.worst)
+    gap = f"{apart:.1f} points" if metric.unit == "%" else shown(apart)
+    side = "below" if metric.higher_is_better else "above"
+    input_, scaled = _input(t)
+    known = KNOWN_METRICS.get(metric.name)
+    lines = [
+        "---",
+        "library_name: pytorch",
+        "tags:",
+        "- decentralized-learning",
+        "- distributionally-robust-optimization",
+        "- drdsgd",
+        *(["metrics:", f"- {known}"] if known else []),
+        "---",
+        "",
+        f"# One {name} for {K} devices",
+        "",
+        f"A `{name}` with {sum(p.numel() for p in parameters):,} parameters ({_dtype(parameters[0])}). {_how(t)}",
+        "",
+        "## How well it serves the devices",
+        "",
+        f"Device {_called(t, worst)} is served worst: {metric.name} {shown(accuracy.worst)}, {gap} {side} the average "
+        "device.",
+        "",
+        "| | average | worst device | worst 10 % | STDEV over devices |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {kind} | {shown(a.average)} | {shown(a.worst)} | {shown(a.worst10)} | {shown(a.stdev)} |"
+            for kind, a in (("this model", final.consensus), ("each device's own model", final.local))
+        ),
+        "",
+        f"The {metric.name} was measured on each device's own held-out samples, after the last round. *Worst 10 %* is "
+        f"the mean over the worst ceil(K / 10) devices, here {-(-K // 10)}. This model is the one that stands for all; "
+        "each device's own model is what it had itself at the end.",
+        "",
+        f"| device | training samples | held-out samples | {metric.name} |",
+        "|---|---|---|---|",
+        *rows,
+        *(["", f"These are the {len(rows)} worst of {K} devices."] if len(rows) < K else []),
+        "",
+        "## How it was trained",
+        "",
+        f"- algorithm: {t.algorithm}",
+        *([f"- step size eta: {t.eta}"] if t.eta else []),
+        f"- rounds: {t.rounds}, in each {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
+        f"- devices: {K}, with {_span(t.train_sizes)} training samples",
+        f"- graph: {_graph(t)}",
+        f"- loss: {t.loss}; at the end {final.train_loss:.4g} on the average device's last batch",
+        f"- versions: {', '.join(f'{what} {number}' for what, number in versions().items())}",
+        "",
+        "## How to load it",
+        "",
+        "```python",
+        "from safetensors.torch import load_model",
+        "",
+        "model = ...  # make it as it was made for training",
+        f'load_model(model, "{file}")',
+        "model.eval()",
+        f"outputs = model({scaled})",
+        "```",
+        "",
+        input_,
+        f"SHA-256 of `{file}`: `{checksum}`",
+        "",
+        "```text",
+        str(model),
+        "```",
+        "",
+        "## Limits",
+        "",
+        f"- A device has {_span(t.test_sizes)} held-out samples. " + _coarse(metric, fewest),
+        "- Nothing is known of devices that were not among these, nor of samples unlike theirs.",
+        "- Where settings were chosen by a look at these same numbers, the numbers are too good.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _called(t: Training, i: int) -> str:
+    """A device's number and, if it has one, its name, which may hold anything but means nothing in Markdown."""
+    if not t.names:
+        return f"{i}"
+    name = re.sub(r"([\\`*_\[\]<>|&!~$])", r"\\\1", t.names[i])
+    return f"{i} ({name})"
+
+
+def _dtype(parameter: Tensor) -> str:
+    return str(parameter.dtype).removeprefix("torch.")
+
+
+def _how(t: Training) -> str:
+    if t.mixing is None:
+        return f"It was trained with a server by {t.algorithm}; this is the server's model."
+    return f"It was trained without a server by {t.algorithm}; this is the mean of all devices' models."
+
+
+def _graph(t: Training) -> str:
+    if t.mixing is None:
+        return "none: every device talks to the server"
+    W = t.mixing.at(0)
+    links = W.nnz - int((W.diagonal() != 0).sum())
+    kind = f"{links // 2} links" if t.mixing.symmetric else f"{links} directed links"
+    rho = rho_over_time(t.mixing) if t.rho is None else t.rho
+    when = "" if t.mixing.static else " in the first round; they change"
+    return f"{t.mixing.K} nodes, {kind}{when}; rho = {rho:.4g}"
+
+
+def _span(sizes: Sequence[int]) -> str:
+    return f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+
+
+def _coarse(metric: Metric, fewest: int) -> str:
+    if metric.name == "accuracy":
+        return f"On {fewest}, one sample more or less is {100 / fewest:.1f} points."
+    return f"The mean over {fewest} is an uncertain number."
+
+
+def _input(t: Training) -> tuple[str, str]:
+    """What goes into the model, in words and in Python."""
+    shape = ", ".join(map(str, ("m", *t.shape)))
+    if (t.scale == 1).all() and not t.shift.any():
+        return f"Its input x is [{shape}], as in the data.", "x"
+    numbers = "; ".join(
+        f"{name} = {json.dumps(tensor.tolist())}" for name, tensor in (("scale", t.scale), ("shift", t.shift))
+    )
+    return f"Its input is x * scale + shift, with x [{shape}] as in the data: `{numbers}`", "x * scale + shift"

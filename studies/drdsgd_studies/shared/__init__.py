@@ -1,0 +1,3 @@
+"""What studies share: settings, records of finished runs, verdicts, and pages."""
+
+__all__: list[str] = []

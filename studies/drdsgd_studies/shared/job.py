@@ -1,0 +1,160 @@
+"""Do what is not done yet: several runs at once, each finished one kept at once, all of it resumable.
+
+OUT/settings.json       what a user chose: an output folder holds the results of one choice
+OUT/runs/*.json         finished runs (`store`)
+OUT/unfinished/NAME/    a run at work; it can be continued
+OUT/fig1/ ...           what came out (`results`)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from drdsgd.data import sources
+from drdsgd.errors import InputError, InUse
+from drdsgd.experiments import records, workers
+from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.options import spelling
+from drdsgd.files import write_text
+from drdsgd.training import checkpoint
+from drdsgd_studies.shared import spoilt
+from drdsgd_studies.shared.plan import Group, Settings, cost
+from drdsgd_studies.shared.store import Done, Kept, Store, kept, name_of
+
+__all__ = ["Watch", "check_data", "check_folder", "do", "missing"]
+
+# how much is done, of how much in all, and what was last heard of
+Watch = Callable[[float, float, str], None]
+Plan = Callable[[Done], Sequence[Group]]
+
+
+def check_folder(out: Path, s: Settings) -> None:
+    """Refuse a folder that holds something else, or results of other settings; note these in one that holds none."""
+    for file, what in (("study.toml", "comparison"), ("config.toml", "run")):
+        if (out / file).exists():
+            raise InputError(f"--out {out} holds a {what} ({file}): give another folder")
+    path = out / "settings.json"
+    now = json.loads(json.dumps(asdict(s)))
+    if path.exists():
+        try:
+            before = spoilt.parsed(path.read_bytes())
+            spoilt.lacking(before, *now)
+        except InputError as error:
+            raise InputError(f"{path} is corrupt: {error}; remove it if the folder is yours to overwrite") from None
+        # what makes most of a difference first
+        differing = [name for name in ("quick", "rounds", "seeds") if before[name] != now[name]]
+        if differing:
+            there, here = (" and ".join(_said(name, some[name]) for name in differing) for some in (before, now))
+            raise InputError(f"{out} holds results {there}, not {here}: give the same options, or another --out")
+    write_text(path, json.dumps(now) + "\n")
+
+
+def _said(name: str, value: object) -> str:
+    """A setting as a user would write it.
+
+    >>> _said("seeds", [0, 1]), _said("rounds", None), _said("quick", True)
+    ('with --seeds 0,1', 'without --rounds', 'with --quick')
+    """
+    if not value:
+        return f"without {spelling(name)}"
+    said = "" if value is True else f" {','.join(map(str, value)) if isinstance(value, list) else value}"
+    return f"with {spelling(name)}{said}"
+
+
+def check_data(plan: Iterable[Group], done: Done) -> None:
+    """Refuse to begin where a data set of runs that are to be done is missing; the error says how to get it."""
+    todo = (group for group in plan if not group.ready or missing([group], done))
+    for name in sorted({group.example.dataset for group in todo}):
+        if name in sources.KNOWN:
+            try:
+                sources.find(name)
+            except InputError as error:
+                # there is no option for it here, but this is looked at everywhere
+                said = str(error).removesuffix(", or name its folder")
+                raise InputError(f"{said}, or set DRDSGD_DATA to a folder that has it as {name}/") from None
+
+
+def missing(plan: Iterable[Group], done: Done) -> list[Experiment]:
+    """The experiments of all groups that are ready and not done, each once."""
+    return list(dict.fromkeys(e for group in plan if group.ready for e in group.experiments if e not in done))
+
+
+def do(plan: Plan, store: Store, work: Path, at_once: int, watch: Watch = lambda done, total, note: None) -> None:
+    """Run all that the plan asks for, until it asks for no more; what it asks for may depend on what is done.
+
+    Whatever ends it early, finished runs are kept, and others are continued by the next call.
+    """
+    while True:
+        groups = plan(store.runs)
+        harvest((e for group in groups for e in group.experiments), store, work)
+        todo = missing(groups, store.runs)
+        if not todo:
+            with suppress(OSError):  # not there, or with runs of another command in it
+                work.rmdir()
+            return
+        try:
+            costs = {e: cost(e) for group in groups for e in group.experiments}
+            _run(todo, costs, all(group.ready for group in groups), store, work, at_once, watch)
+        finally:
+            harvest(todo, store, work)
+
+
+def _run(
+    todo: Sequence[Experiment],
+    costs: dict[Experiment, float],
+    known: bool,
+    store: Store,
+    work: Path,
+    at_once: int,
+    watch: Watch,
+) -> None:
+    """Run these of all experiments that there are; they are `known`, or some stand for others until these are done.
+
+    What is chosen among results may be a run that is done already, so the number of all is a guess until then.
+    """
+    about = "" if known else "about "
+    behind = {e: seconds for e, seconds in costs.items() if e in store.runs}
+    for e in todo:  # what a checkpoint has takes no more time
+        if saved := checkpoint.parts(records.Folder(work / name_of(e)).checkpoint):
+            behind[e] = costs[e] * (saved[0].t / e.rounds)
+    total, over = sum(costs.values()), set[Experiment]()
+
+    def see(job: int, t: int) -> None:
+        e = todo[job]
+        behind[e] = costs[e] * (t / e.rounds)  # so that the last round gives all of it, exactly
+        # kept as soon as can be: the machine may be gone before the last of them is over
+        over.difference_update([run.experiment for run in harvest(over, store, work)])
+        if t == e.rounds:
+            over.add(e)
+        finished = sum(seconds == costs[one] for one, seconds in behind.items())
+        watch(sum(behind.values()), total, f"{finished} of {about}{len(costs)} runs done; {_described(e)}")
+
+    watch(sum(behind.values()), total, f"{len(todo)} runs to do")
+    with workers.team([(e, work / name_of(e)) for e in todo], min(at_once, len(todo)), see) as team:
+        team.run()
+
+
+def _described(e: Experiment) -> str:
+    mu = "" if e.mu is None else f" mu={e.mu:g}"
+    return f"{e.algorithm}{mu}, {e.dataset}, K={e.devices}, seed {e.seed}"
+
+
+def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list[Kept]:
+    """Turn the folders of runs that are over, and that nobody holds any more, into records."""
+    found = []
+    for e in experiments:
+        folder = records.Folder(work / name_of(e))
+        if e in store.runs:
+            shutil.rmtree(folder.path, ignore_errors=True)  # kept, and then something stopped us
+        elif folder.status != "unfinished":
+            with suppress(InUse), folder.lock():
+                run = kept(records.read(folder.path))
+                store.keep(run)
+                shutil.rmtree(folder.path)
+                found.append(run)
+    return found

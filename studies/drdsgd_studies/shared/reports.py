@@ -1,0 +1,66 @@
+"""The interactive report of a part, from its small records: what these do not hold, the page leaves out and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from drdsgd import report
+from drdsgd.experiments.records import Network, Record
+from drdsgd.files import write_text
+from drdsgd.report.summary import Kind
+from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd_studies.shared.plan import Group, Settings
+from drdsgd_studies.shared.store import Done, Kept
+
+__all__ = ["NAME", "Compared", "record", "write"]
+
+NAME = "report.html"
+# groups by their label, by the setting within which they are compared
+Compared = Mapping[str, Mapping[str, Group]]
+
+
+def write(compared: Compared, title: str, s: Settings, done: Done, folder: Path) -> None:
+    """Write the report into a part's folder, beside `runs`; without a run that is done there is none."""
+    several = len(compared) > 1
+    found = [
+        {
+            f"{label}, {setting}" if several else label: [record(run) for run in runs]
+            for label, group in groups.items()
+            if (runs := group.runs(done))
+        }
+        for setting, groups in compared.items()
+    ]
+    if not any(found):
+        (folder / NAME).unlink(missing_ok=True)  # one of before would pass for what is there now
+        return
+    quick = " (a quick check: digits in place of all data)" if s.quick else ""
+    write_text(folder / NAME, report.page(*filter(None, found), title=title + quick))
+
+
+def record(run: Kept) -> Record:
+    """A run as reports take it; what is not kept of it is empty, and floats are sent evenly over rounds."""
+    last = run.rounds[-1]
+
+    def accuracy(kind: Kind, i: int) -> Accuracy:
+        measures = {measure: values[i] for measure, values in run.curves[kind].items()}
+        return Accuracy(**measures, per_device=run.per_device[kind] if run.rounds[i] == last else [])
+
+    metrics = [
+        Metrics(
+            round=t,
+            consensus=accuracy("consensus", i),
+            local=accuracy("local", i),
+            per_class=[],
+            consensus_distance=run.consensus_distance[i],
+            train_loss=run.train_loss[i],
+            weights=[],
+            floats_sent=round(run.floats_sent * t / max(1, last)),
+            seconds=0.0 if t < last else run.seconds,
+        )
+        for i, t in enumerate(run.rounds)
+    ]
+    # as seen from a part's folder
+    path = Path("..", "runs", f"{run.name}.json")
+    network = Network([], [], [], run.rho, run.data_sha256)
+    return Record(path, run.experiment, network, metrics, run.status, run.message, run.versions)
