@@ -5,13 +5,13 @@ from torch import Tensor
 
 import drdsgd
 from drdsgd.core import optimizers
-from drdsgd.core.objectives import Hosted, Objective, ObjectiveState
+from drdsgd.core.objectives import LocalDevices, Objective, ObjectiveState
 
 
 def promise(loss: float) -> Objective:
     """`min_theta sum_i p_i max(f_i - promised, 0)^2 / 2`, so `weight_i = K p_i max(f_i - promised, 0)`."""
 
-    def init(hosted: Hosted) -> ObjectiveState:
+    def init(hosted: LocalDevices) -> ObjectiveState:
         return {"share": hosted.share}  # K p_i, one row per device
 
     def weigh(losses: Tensor, state: ObjectiveState, t: int) -> Tensor:

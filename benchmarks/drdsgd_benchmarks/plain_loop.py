@@ -45,7 +45,7 @@ from drdsgd.experiments.build import make_data, make_graph, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.files import write_text
 from drdsgd.training.loop import Progress
-from drdsgd.training.metrics import Accuracy
+from drdsgd.training.metrics import Spread
 from drdsgd_benchmarks.plain import PlainLoop, average, datasets, shuffling
 
 Draws = Literal["same", "shuffled"]
@@ -197,7 +197,7 @@ class Times:
 def describe(outcome: Outcome) -> str:
     """Average and worst accuracy at the end."""
     last = outcome.scores[-1]
-    kinds = {"consensus": Accuracy.over(last.consensus), "local": Accuracy.over(last.local)}
+    kinds = {"consensus": Spread.over(last.consensus), "local": Spread.over(last.local)}
     return ", ".join(f"{kind} average {a.average:.2f} worst {a.worst:.2f}" for kind, a in kinds.items())
 
 

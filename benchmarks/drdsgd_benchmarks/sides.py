@@ -88,7 +88,7 @@ def products(threads: int, K: int, B: int, pool: bool) -> Step:
     deltas = [torch.rand(K, B, width) for width in widths]
     out, back, gradients = ([torch.empty_like(t) for t in tensors] for tensors in (inputs, deltas, weights))
 
-    def alone(some: slice) -> None:
+    def on_block(some: slice) -> None:
         for layer in range(3):
             torch.bmm(inputs[layer][some], weights[layer][some].mT, out=out[layer + 1][some])
         for layer in reversed(range(3)):
@@ -102,7 +102,7 @@ def products(threads: int, K: int, B: int, pool: bool) -> Step:
     each, parts = (each_of(threads), threads) if pool else (map, 1)
 
     def step() -> None:
-        list(each(alone, blocks(K, -(-K // parts))))
+        list(each(on_block, blocks(K, -(-K // parts))))
         list(each(mix, blocks(d, 2**13 if pool else d)))
 
     torch.set_num_threads(threads)

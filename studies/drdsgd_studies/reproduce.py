@@ -20,7 +20,7 @@ from drdsgd_studies.shared import job, pages, spoilt
 from drdsgd_studies.shared.claims import Claim
 from drdsgd_studies.shared.pages import Block, Heading, Picture, Text
 from drdsgd_studies.shared.plan import Comparison, Group, Settings
-from drdsgd_studies.shared.store import Done, Kept, Store, other_versions
+from drdsgd_studies.shared.store import Done, RunRecord, Store, other_versions
 from drdsgd_studies.theory import theory
 
 __all__ = ["NAMES", "reproduce"]
@@ -238,7 +238,7 @@ def _command(s: Settings, out: Path) -> str:
     return shlex.join(words)
 
 
-def _last(s: Settings, runs: Sequence[Kept], out: Path) -> list[Block]:
+def _last(s: Settings, runs: Sequence[RunRecord], out: Path) -> list[Block]:
     """What stands below: how to repeat it, what it took, which versions."""
     made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
     hours = sum(run.seconds for run in runs) / 3600

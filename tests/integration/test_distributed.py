@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from drdsgd.core.round import State
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Died
 from drdsgd.experiments.records import Folder
 from drdsgd.training import checkpoint
@@ -282,12 +282,12 @@ def test_a_set_of_which_a_part_is_missing_is_no_checkpoint(
 
 
 def test_the_old_set_stays_until_all_parts_of_the_new_one_are_there(tmp_path: Path) -> None:
-    class Alive(Alone):
+    class Alive(SingleProcess):
         def texts(self, text: str) -> list[str]:
             raise Died("another process ended")
 
     state = State(3, torch.ones(2, 4), {}, {})
-    checkpoint.save(tmp_path, Progress(state, 0, 0.0, None), Alone(2))
+    checkpoint.save(tmp_path, Progress(state, 0, 0.0, None), SingleProcess(2))
     with pytest.raises(Died):
         checkpoint.save(tmp_path, Progress(state._replace(t=5), 0, 0.0, None), Alive(2))
     assert [part.t for part in checkpoint.parts(tmp_path)] == [5, 3]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Interrupted
 from drdsgd.experiments import records, run
 from drdsgd.experiments.build import make_data
@@ -64,7 +64,7 @@ def local(tmp_path_factory: pytest.TempPathFactory, digits: Experiment) -> Path:
 
 def models_of(run: Path, K: int) -> Tensor:
     """What a run in one process ended with, [K, d]."""
-    progress = checkpoint.load(run / "checkpoint", Alone(K))
+    progress = checkpoint.load(run / "checkpoint", SingleProcess(K))
     assert progress is not None
     return progress.state.theta
 

@@ -23,7 +23,7 @@ from drdsgd.report import plots
 from drdsgd_studies.paper import draw
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared.plan import Settings
-from drdsgd_studies.shared.store import Store, kept
+from drdsgd_studies.shared.store import Store, run_record
 from drdsgd_studies.theory import theory
 from tests.support.browser import opened
 from tests.support.killing import process, program
@@ -116,7 +116,7 @@ def test_a_run_can_be_repeated_from_its_record(everything: Path, tmp_path: Path)
     row = rows(everything / "fig1" / "curves.csv")[-1]
     record = everything / "runs" / f"{row['run']}.json"
     assert drdsgd("train", record, "--out", tmp_path / "again").status == 0
-    again, before = kept(read(tmp_path / "again")), json.loads(record.read_text())
+    again, before = run_record(read(tmp_path / "again")), json.loads(record.read_text())
     assert {**again.__dict__, "seconds": 0, "experiment": 0} == {
         **Store(everything / "runs").runs[again.experiment].__dict__, "seconds": 0, "experiment": 0,
     }  # fmt: skip

@@ -21,7 +21,7 @@ from mkdocs.config import load_config
 import drdsgd
 from drdsgd.experiments.compare import Study
 from drdsgd.experiments.records import Folder, Network
-from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd.training.metrics import Metrics, Spread
 from tests.support.contract import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def test_the_pictures_numbers_are_those_of_its_commands(numbers: dict[str, Any],
         folder = Folder(cell.path)
         folder.start(cell.experiment, Network([], [], [], 0.0, ""))
         for t, frame in zip(numbers["rounds"], numbers["accuracy"][cell.label], strict=True):
-            scores = Accuracy.over(frame)
+            scores = Spread.over(frame)
             folder.append(Metrics(t, scores, scores, [], 0.0, 0.0, [], numbers["floats_sent"][cell.label], 0.0))
     assert lift.measured(tmp_path) == numbers
 

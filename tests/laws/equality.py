@@ -96,17 +96,17 @@ def model(dtype: torch.dtype) -> torch.nn.Module:
 FIELDS: dict[str, Any] = {"rounds": 4, "batch_size": 3, "eval_every": 2, "threads": 1}
 
 
-def alone(case: Case, dtype: torch.dtype, **options: Any) -> list[Progress]:
+def in_one_process(case: Case, dtype: torch.dtype, **options: Any) -> list[Progress]:
     """The run in this process alone; copies, as rounds work in place."""
     whole = trajectory(model(dtype), devices(), case.mixing, case.algorithm, **{**FIELDS, **options})
-    return [kept(one) for one in whole]
+    return [run_record(one) for one in whole]
 
 
 def shared(case: Case, members: Members, dtype: torch.dtype, **options: Any) -> list[Progress]:
     """This process's part of the run of all."""
     mine, fields = devices().of(members.rows.tolist()), {**FIELDS, **options}
     part = trajectory(model(dtype), mine, case.mixing, case.algorithm, ranks=members, **fields)
-    return [kept(one) for one in part]
+    return [run_record(one) for one in part]
 
 
 def hosting(world: World) -> Members:
@@ -114,7 +114,7 @@ def hosting(world: World) -> Members:
     return world.hosting(place(GRAPH, world.size))
 
 
-def kept(progress: Progress) -> Progress:
+def run_record(progress: Progress) -> Progress:
     state = progress.state
     return progress._replace(
         state=State(
@@ -152,7 +152,7 @@ def every_case(world: World, least_bytes: int) -> None:
         if n % world.size != world.rank:
             continue
         assert said == said[:1] * world.size
-        for expected, found, state in zip(alone(case, torch.float64), part, states, strict=True):
+        for expected, found, state in zip(in_one_process(case, torch.float64), part, states, strict=True):
             assert found.floats_sent == expected.floats_sent
             assert state.keys() == tensors(expected.state).keys()
             for key, value in tensors(expected.state).items():
@@ -172,7 +172,7 @@ def in_float32(world: World) -> None:
     """Models stay within 2e-6 of each other after 20 rounds: sums of some ten numbers are rounded in another order."""
     rows = place(GRAPH, world.size)[world.rank]
     case = Case(W, dr_dsgd(0.1, mu=2.0))
-    whole, part = alone(case, torch.float32, rounds=20), shared(case, hosting(world), torch.float32, rounds=20)
+    whole, part = in_one_process(case, torch.float32, rounds=20), shared(case, hosting(world), torch.float32, rounds=20)
     torch.testing.assert_close(part[-1].state.theta, whole[-1].state.theta[rows], rtol=2e-6, atol=2e-6)
     assert float((whole[-1].state.theta - whole[0].state.theta).abs().max()) > 0.05
 

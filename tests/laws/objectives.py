@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from drdsgd.core.objectives import (
+    LocalDevices,
     Objective,
     ad_gda,
     capped,
@@ -24,6 +25,7 @@ from drdsgd.core.objectives import (
 )
 from drdsgd.core.schedules import linear
 
+everyone = LocalDevices.all_of
 Limit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # losses f [K], reference p [K] -> weights [K]
 
 

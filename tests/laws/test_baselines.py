@@ -26,7 +26,7 @@ from drdsgd.core.parallel import blocks, each_of
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import linear
 from drdsgd.data.batches import Batches
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError
 from drdsgd.random import Stream
 from drdsgd.topology import graphs
@@ -583,7 +583,7 @@ def options(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_goes_on_from_a_checkpoint_exactly(method: str, tmp_path: Path) -> None:
     algorithm = METHODS[method][0](local_steps=2, clients=M)
-    whole, here = [], Alone(K)
+    whole, here = [], SingleProcess(K)
     for progress in drdsgd.trajectory(**options(algorithm=algorithm)):
         checkpoint.save(tmp_path / f"{progress.state.t}", progress, here)
         whole.append(progress)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from drdsgd.core.objectives import (
     NEWEST,
-    Hosted,
+    LocalDevices,
     Objective,
     ObjectiveState,
     Weights,
@@ -57,6 +57,7 @@ from tests.laws.objectives import (
     at_most_K,
     chi2_limit,
     dual_maximiser,
+    everyone,
     kl,
     softmax,
 )
@@ -73,7 +74,7 @@ def copied(state: ObjectiveState) -> ObjectiveState:
 
 
 def weights_over(
-    objective: Objective, mixing: Mixing, losses: Iterable[Tensor], hosted: Hosted
+    objective: Objective, mixing: Mixing, losses: Iterable[Tensor], hosted: LocalDevices
 ) -> Iterator[tuple[Tensor, ObjectiveState]]:
     """The weights of one round after another, and the state after it; its names, shapes and types stay."""
     engine = LocalEngine(mixing, hosted.share.dtype)
@@ -110,7 +111,7 @@ def in_the_end(row: Row) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     W = csr_array(block_diag([np.full((FEW, FEW), 1 / FEW)] * len(CASES)))
     f = torch.as_tensor(np.concatenate([f for f, _ in CASES]))
     share = torch.as_tensor(np.concatenate([FEW * p for _, p in CASES]))
-    hosted = Hosted(share, torch.arange(FEW).repeat(len(CASES)), FEW)
+    hosted = LocalDevices(share, torch.arange(FEW).repeat(len(CASES)), FEW)
     before = torch.zeros_like(f)
     steps = weights_over(row.objective, Mixing(len(f), lambda t: W, static=True), itertools.repeat(f, 3000), hosted)
     for t, (weight, _) in enumerate(steps):
@@ -163,7 +164,7 @@ def test_any_losses_have_weights(row: Row, losses: list[list[float]], dtype: tor
     """Not negative, never no number, and bounded unless the problem's own weights are not."""
     share = torch.linspace(0.5, LARGEST_SHARE, 6, dtype=dtype)
     rounds = [torch.tensor(loss, dtype=dtype) for loss in [*losses, losses[0]]]
-    for weight, _ in weights_over(row.objective, metropolis(ring(6)), rounds, Hosted.all_of(share)):
+    for weight, _ in weights_over(row.objective, metropolis(ring(6)), rounds, everyone(share)):
         assert (weight >= 0).all()
         if row.most is not None:
             assert (weight <= 1.000001 * row.most(6)).all()
@@ -173,7 +174,7 @@ def test_any_losses_have_weights(row: Row, losses: list[list[float]], dtype: tor
 def test_a_loss_that_is_no_number_is_for_the_round_to_refuse(row: Row) -> None:
     """The run ends with a message that names the device, not in the middle of a weight."""
     for loss in ([1.0, math.inf, 2.0], [1.0, math.nan, 2.0]):
-        steps = weights_over(row.objective, metropolis(ring(3)), [torch.tensor(loss)] * 2, Hosted.all_of(torch.ones(3)))
+        steps = weights_over(row.objective, metropolis(ring(3)), [torch.tensor(loss)] * 2, everyone(torch.ones(3)))
         assert len(list(steps)) == 2
 
 
@@ -186,11 +187,11 @@ def noise(K: int, T: int, seed: int = 0, scale: float = 2.0) -> list[Tensor]:
 def test_devices_weigh_alone(row: Row) -> None:
     """Row by row and in place: for some of the devices at a time, or where only some of them live."""
     K, share = 9, torch.linspace(0.2, 1.8, 9, dtype=torch.float64)
-    hosted, parts = Hosted.all_of(share), [slice(0, 4), slice(4, 5), slice(5, 9)]
+    hosted, parts = everyone(share), [slice(0, 4), slice(4, 5), slice(5, 9)]
     engine, objective = LocalEngine(metropolis(erdos_renyi(K, 0.4, seed=1)), torch.float64), row.objective
     whole, blocks = copied(objective.init(hosted)), copied(objective.init(hosted))
     for some in parts:
-        part = objective.init(Hosted(share[some], hosted.rows[some], K))
+        part = objective.init(LocalDevices(share[some], hosted.rows[some], K))
         assert part.keys() == whole.keys()
         assert all(torch.equal(part[n].nan_to_num(), whole[n][some].nan_to_num()) for n in part)
     for t, loss in enumerate(noise(K, 6)):
@@ -205,7 +206,7 @@ def test_devices_weigh_alone(row: Row) -> None:
 @every
 def test_losses_and_shares_are_left_as_they_are(row: Row) -> None:
     share, losses = torch.linspace(0.5, 1.5, 6, dtype=torch.float64), noise(6, 4)
-    kept, state = share.clone(), row.objective.init(Hosted.all_of(share))
+    kept, state = share.clone(), row.objective.init(everyone(share))
     for t, loss in enumerate(losses):
         row.objective.weigh(loss, state, t)
         state = row.objective.combine(state, LocalEngine(metropolis(ring(6)), torch.float64).mix(t))
@@ -222,7 +223,7 @@ def test_what_it_sends(row: Row) -> None:
     name = next(name for name, other in OBJECTIVES.items() if other is row).split(", smo")[0]
     name = name.removesuffix(", clipped").removesuffix(", capped")
     state, mix = (
-        row.objective.init(Hosted.all_of(torch.ones(8))),
+        row.objective.init(everyone(torch.ones(8))),
         LocalEngine(metropolis(ring(8)), torch.float32).mix(0),
     )
     row.objective.weigh(torch.ones(8), state, 0)
@@ -239,7 +240,7 @@ def test_wrappers_are_what_they_say(row: Row) -> None:
         u.append((1 - BETA) * u[-1] + BETA * loss)
 
     def found(objective: Objective, given: list[Tensor]) -> Tensor:
-        return torch.stack([w for w, _ in weights_over(objective, metropolis(ring(6)), given, Hosted.all_of(share))])
+        return torch.stack([w for w, _ in weights_over(objective, metropolis(ring(6)), given, everyone(share))])
 
     plain = found(row.objective, losses)
     assert torch.allclose(found(smoothed(row.objective, BETA), losses), found(row.objective, u), rtol=1e-10)
@@ -273,7 +274,7 @@ def test_weights_never_overflow(name: str, dtype: torch.dtype) -> None:
     """mu = 0.01 and losses that jump between 0 and 100, so h is up to exp(10000): finite, and bounded as they say."""
     graph, rng = erdos_renyi(25, 0.3, seed=0), np.random.default_rng(0)
     losses = [torch.as_tensor(rng.choice([0.0, 1.0, 50.0, 100.0], size=25), dtype=dtype) for _ in range(60)]
-    hosted = Hosted.all_of(torch.ones(25, dtype=dtype))
+    hosted = everyone(torch.ones(25, dtype=dtype))
     found = torch.stack([w for w, _ in weights_over(JUMPY[name], metropolis(graph), losses, hosted)])
     assert found.dtype == dtype and found.isfinite().all()
     assert (found >= 0).all() and 5 < float(found.max()) <= 25
@@ -293,7 +294,7 @@ LOSSES = st.lists(st.floats(0, 20), min_size=3, max_size=8).map(lambda v: torch.
 
 def weights(objective: Objective, loss: Tensor, share: Tensor | None = None) -> Tensor:
     """Of the first round."""
-    state = objective.init(Hosted.all_of(torch.ones_like(loss) if share is None else share))
+    state = objective.init(everyone(torch.ones_like(loss) if share is None else share))
     return objective.weigh(loss, state, 0)
 
 
@@ -355,7 +356,7 @@ def test_mu_may_change_over_rounds(kind: Weights) -> None:
     """In round t it is kl_dro(mu_t)."""
     schedule = linear(3.0, 5, end=0.1)
     changing, engine = kl_dro(schedule, weights=kind), LocalEngine(metropolis(ring(6)), torch.float64)
-    state = changing.init(Hosted.all_of(torch.ones(6, dtype=torch.float64)))
+    state = changing.init(everyone(torch.ones(6, dtype=torch.float64)))
     for t, loss in enumerate(noise(6, 8)):
         after = []
         for objective in (changing, kl_dro(schedule(t), weights=kind), kl_dro(3.0, weights=kind)):
@@ -373,7 +374,7 @@ def test_mu_may_change_over_rounds(kind: Weights) -> None:
 def gossiped(graph: nx.Graph, losses: Iterable[Tensor], mu: float, share: Tensor | None = None) -> Iterator[Tensor]:
     """The normalised weights of one round after another."""
     losses, K = list(losses), graph.number_of_nodes()
-    hosted = Hosted.all_of(torch.ones(K, dtype=losses[0].dtype) if share is None else share)
+    hosted = everyone(torch.ones(K, dtype=losses[0].dtype) if share is None else share)
     for weight, _ in weights_over(kl_dro(mu, weights="normalized"), metropolis(graph), losses, hosted):
         yield weight
 
@@ -390,7 +391,7 @@ def softmax_weights(loss: Tensor, mu: float, share: Tensor | None = None) -> Ten
 def test_rounds_without_gossip_leave_estimates_as_they_are(make: Callable[[], Objective]) -> None:
     """Else a device would come to compare itself with itself, and all weights would become 1."""
     loss = torch.linspace(0, 2, 9, dtype=torch.float64)
-    hosted, ring_of_9 = Hosted.all_of(torch.ones(9, dtype=torch.float64)), metropolis(ring(9))
+    hosted, ring_of_9 = everyone(torch.ones(9, dtype=torch.float64)), metropolis(ring(9))
     *_, (always, _) = weights_over(make(), ring_of_9, [loss] * 21, hosted)
     *_, (now_and_then, _) = weights_over(make(), local_steps(ring_of_9, 5), [loss] * 101, hosted)
     assert torch.allclose(now_and_then, always, rtol=1e-9)
@@ -503,7 +504,7 @@ def test_one_loss_that_is_far_off_holds_all_up_unless_weights_are_capped(objecti
     """One device has a loss of 300 in one round, all others 1 in all, so that else exact weights are 1."""
     losses = [torch.ones(25, dtype=torch.float64) for _ in range(200)]
     losses[20][3] = 300.0
-    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), everyone(torch.ones(25, dtype=torch.float64))
     free, held = (
         torch.stack([w for w, _ in weights_over(one, mixing, losses, hosted)]).mean(dim=1)
         for one in (objective, capped(objective, 3.0))
@@ -531,7 +532,10 @@ def test_what_helps_where_mu_is_small(name: str) -> None:
     """The cures that the guide names for mu = 0.01: a larger mu, or one that comes from above; smoothing is none."""
     objective, least, most = SMALL_MU[name]
     for seed in (0, 1, 2):
-        mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=seed)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+        mixing, hosted = (
+            metropolis(erdos_renyi(25, 0.3, seed=seed)),
+            everyone(torch.ones(25, dtype=torch.float64)),
+        )
         steps = weights_over(objective, mixing, training_losses(25, 300, seed), hosted)
         assert least < float(torch.stack([w for w, _ in steps])[1:].mean()) < most
 
@@ -544,7 +548,7 @@ def test_a_device_that_is_capped_leaves_the_rest_to_the_others(objective: Object
     losses = [0.5 + 0.02 * loss for loss in noise(25, 200)]
     for loss in losses:
         loss[0] = 3.0
-    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), everyone(torch.ones(25, dtype=torch.float64))
     *_, (free, _) = weights_over(objective, mixing, losses, hosted)
     *_, (bound, _) = weights_over(capped(objective, 3.0), mixing, losses, hosted)
     assert free[1:].mean() < 0.15 and free[0] > 3
@@ -592,7 +596,7 @@ def test_with_a_large_mu_normalized_weights_are_those_of_average_risk(loss: Tens
 @given(st.floats(0.05, 20), st.integers(0, 2**32 - 1))
 @settings(max_examples=10)
 def test_tilted_risk_is_the_papers_with_mu_inverted(t: float, seed: int) -> None:
-    hosted, losses = Hosted.all_of(torch.ones(7, dtype=torch.float64)), noise(7, 5, seed)
+    hosted, losses = everyone(torch.ones(7, dtype=torch.float64)), noise(7, 5, seed)
     both = [term(t), kl_dro(1 / t, weights="normalized")]
     one, other = ([w for w, _ in weights_over(o, metropolis(ring(7)), losses, hosted)] for o in both)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -607,7 +611,7 @@ def test_q_is_zero_for_average_risk(graph: nx.Graph, normalized: bool) -> None:
     W, eye = torch.as_tensor(metropolis_matrix(graph).toarray()), torch.eye(6, dtype=torch.float64)
     neighbours = NEWEST * torch.linalg.solve(eye - (1 - NEWEST) * W, W @ share) if normalized else torch.ones(6)
     for given_share, expected in ((share, share / neighbours), (torch.ones_like(share), torch.ones_like(share))):
-        first, *_, weight = weights_over(q_ffl(0.0, normalized), metropolis(graph), losses, Hosted.all_of(given_share))
+        first, *_, weight = weights_over(q_ffl(0.0, normalized), metropolis(graph), losses, everyone(given_share))
         assert torch.allclose(first[0], given_share, rtol=1e-12)
         assert torch.allclose(weight[0], expected, rtol=1e-9)
     alike = torch.allclose(share / neighbours, share, rtol=1e-3)
@@ -620,7 +624,7 @@ def test_q_is_zero_for_average_risk(graph: nx.Graph, normalized: bool) -> None:
 def ball(radius: float, f: np.ndarray, p: np.ndarray, least_mu: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
     """Weights and mu of all devices in the end."""
     objective = kl_ball(radius, mu=0.7, least_mu=least_mu)
-    hosted = Hosted.all_of(torch.as_tensor(len(f) * p))
+    hosted = everyone(torch.as_tensor(len(f) * p))
     weight, state = last(weights_over(objective, metropolis(complete(len(f))), [torch.as_tensor(f)] * 700, hosted))
     return weight.numpy(), state["log_mu"].exp().numpy()
 
@@ -648,7 +652,10 @@ def test_a_radius_that_can_be_reached_is_reached(radius: float, p: np.ndarray) -
 def test_on_a_sparse_graph_a_radius_is_reached_about(radius: float) -> None:
     """Every device knows the mean of a neighbourhood, so the weights go further than they should; mu is smaller."""
     for seed in (0, 1, 2):
-        mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=seed)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+        mixing, hosted = (
+            metropolis(erdos_renyi(25, 0.3, seed=seed)),
+            everyone(torch.ones(25, dtype=torch.float64)),
+        )
         first = torch.as_tensor(np.random.default_rng(seed).uniform(0, 2, size=25))
         constant, falling = ([first * math.exp(-t * rate) for t in range(300)] for rate in (0.0, 0.005))
         for losses in (constant, falling):
@@ -661,7 +668,10 @@ def test_on_a_sparse_graph_a_radius_is_reached_about(radius: float) -> None:
 @pytest.mark.parametrize("scale", [0.1, 10.0, 100.0, 1000.0])
 def test_a_radius_means_the_same_whatever_the_scale_of_the_loss(scale: float, cap: float | None) -> None:
     """mu begins at 1, and so all weight is one device's where losses are large; mu gets to what they ask for."""
-    f, hosted = torch.linspace(0.2, 2.0, 10, dtype=torch.float64), Hosted.all_of(torch.ones(10, dtype=torch.float64))
+    f, hosted = (
+        torch.linspace(0.2, 2.0, 10, dtype=torch.float64),
+        everyone(torch.ones(10, dtype=torch.float64)),
+    )
     objective = kl_ball(0.1) if cap is None else capped(kl_ball(0.1), cap)
     (_, first), (weight, state) = (
         last(weights_over(objective, metropolis(complete(10)), [f * by] * 300, hosted)) for by in (1.0, scale)
@@ -676,7 +686,7 @@ def test_weights_that_vanish_are_no_reason_for_a_smaller_mu() -> None:
     losses = [torch.linspace(0.2, 2.0, 10, dtype=torch.float64) for _ in range(400)]
     losses[100] = losses[100].clone()
     losses[100][0] = 100.0
-    hosted = Hosted.all_of(torch.ones(10, dtype=torch.float64))
+    hosted = everyone(torch.ones(10, dtype=torch.float64))
     found = [
         state["log_mu"].mean() for _, state in weights_over(kl_ball(0.1), metropolis(complete(10)), losses, hosted)
     ]
@@ -712,7 +722,7 @@ def test_chi2_solves_the_inner_problem(mu: float) -> None:
 
 def test_chi2_knows_the_level_from_the_second_round_on() -> None:
     """On the complete graph, where no device is without weight: it is the mean of the first losses."""
-    hosted, p = Hosted.all_of(torch.ones(FEW, dtype=torch.float64)), np.full(FEW, 1 / FEW)
+    hosted, p = everyone(torch.ones(FEW, dtype=torch.float64)), np.full(FEW, 1 / FEW)
     for f in LOSSES_OF_A_NETWORK:
         steps = weights_over(chi2_dro(5.0), metropolis(complete(FEW)), [torch.as_tensor(f)] * 2, hosted)
         assert last(steps)[0].numpy() == pytest.approx(chi2_limit(5.0)(f, p), rel=1e-12)
@@ -725,14 +735,14 @@ def test_chi2_comes_to_rest_though_one_device_has_most_of_the_samples() -> None:
     share = torch.full((20,), (20 - 6.5) / 19, dtype=torch.float64)
     share[lonely] = 6.5
     f = torch.linspace(0.5, 2, 20, dtype=torch.float64)
-    *_, before, after = weights_over(chi2_dro(1.0), metropolis(graph), [f] * 300, Hosted.all_of(share))
+    *_, before, after = weights_over(chi2_dro(1.0), metropolis(graph), [f] * 300, everyone(share))
     assert torch.allclose(before[0], after[0], rtol=1e-9)
     assert float(after[0].mean()) == pytest.approx(1, abs=1e-9)
 
 
 def ad_gda_dual(f: np.ndarray, penalty: float, eta: float, graph: nx.Graph, T: int) -> np.ndarray:
     """The mean of all devices' mixtures after T rounds."""
-    hosted = Hosted.all_of(torch.ones(len(f), dtype=torch.float64))
+    hosted = everyone(torch.ones(len(f), dtype=torch.float64))
     steps = weights_over(ad_gda(eta, penalty), metropolis(graph), [torch.as_tensor(f)] * T, hosted)
     dual = last(steps)[1]["dual"]
     assert torch.allclose(dual.sum(dim=1), torch.ones(len(f), dtype=torch.float64)) and (dual >= 0).all()
@@ -768,7 +778,7 @@ def test_ad_gdas_penalty_is_chi_square_only_where_all_count_the_same() -> None:
 
 def test_with_a_large_dual_step_ad_gdas_weights_are_above_1_on_average() -> None:
     """Every device raises its own entry before its neighbours know: 1.1 with a dual step of 0.01, 6 with one of 1."""
-    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), Hosted.all_of(torch.ones(25, dtype=torch.float64))
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), everyone(torch.ones(25, dtype=torch.float64))
     for eta, mean in ((0.01, 1.11), (0.1, 2.05), (1.0, 5.92)):
         steps = weights_over(ad_gda(eta), mixing, training_losses(25, 300, 0), hosted)
         assert float(torch.stack([w for w, _ in steps]).mean()) == pytest.approx(mean, abs=0.01)

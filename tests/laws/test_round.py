@@ -20,13 +20,13 @@ from drdsgd.core import algorithms
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
 from drdsgd.core.gradients import Execution, Forward, make_forward
-from drdsgd.core.objectives import Hosted, Objective, ObjectiveState, kl_dro, smoothed
+from drdsgd.core.objectives import LocalDevices, Objective, ObjectiveState, kl_dro, smoothed
 from drdsgd.core.optimizers import GossipOptimizer, OptimizerState, dsgd, quasi_global_momentum
 from drdsgd.core.parallel import Each, each_of
 from drdsgd.core.round import Info, State, init, make_round
 from drdsgd.core.schedules import linear
 from drdsgd.data.batches import Batches
-from drdsgd.engines.local import Alone, LocalEngine
+from drdsgd.engines.local import LocalEngine, SingleProcess
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import metropolis
 from drdsgd.training import checkpoint
@@ -67,7 +67,7 @@ def engine_models(
 ) -> Tensor:
     flat = Flat(model)
     share = (devices.train.sizes / devices.train.sizes.double().mean()).double()
-    state = init(algorithm, flat.row().repeat(K, 1), Hosted.all_of(share))
+    state = init(algorithm, flat.row().repeat(K, 1), LocalDevices.all_of(share))
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
     round = make_round(
         algorithm,
@@ -168,18 +168,18 @@ def test_the_average_follows_the_papers_average_iterate() -> None:
     loss, backward = forward(theta, *batches(0))
     backward(torch.exp(loss / 2) / 2, step := torch.zeros_like(theta))
     expected = theta.mean(dim=0) - 0.2 * step.mean(dim=0)
-    after, info = round(init(algorithm, theta, Hosted.all_of(torch.ones(K, dtype=torch.float64))))
+    after, info = round(init(algorithm, theta, LocalDevices.all_of(torch.ones(K, dtype=torch.float64))))
     assert torch.allclose(info.loss, loss, rtol=1e-12)
     assert torch.allclose(after.theta.mean(dim=0), expected, rtol=1e-12, atol=1e-14)
 
 
 @functools.cache
-def small() -> tuple[Tensor, Hosted, Forward, Batches]:
+def small() -> tuple[Tensor, LocalDevices, Forward, Batches]:
     model, devices = problem("mlp", equal=False)
     flat = Flat(model)
     share = (devices.train.sizes / devices.train.sizes.double().mean()).double()
     batches = Batches(devices, B, seed=5, dtype=torch.float64)
-    return flat.row(), Hosted.all_of(share), make_forward(flat, nn.functional.cross_entropy), batches
+    return flat.row(), LocalDevices.all_of(share), make_forward(flat, nn.functional.cross_entropy), batches
 
 
 def test_schedules_get_the_round_and_weight_decay_is_added() -> None:
@@ -239,7 +239,7 @@ def test_blocks_threads_and_a_stop_on_the_way_change_nothing(
         assert torch.allclose(info.loss, other.loss, rtol=1e-12)
         assert torch.allclose(info.weight, other.weight, rtol=1e-10, atol=1e-13)
 
-    here = Alone(len(found.theta))
+    here = SingleProcess(len(found.theta))
     for stop in (0, 2):
         begun, _ = rounds(start(), stop)
         checkpoint.save(tmp_path, Progress(begun, 0, 0.0, None), here)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.experiments.config import Experiment
 from drdsgd.network import deployment, node
@@ -171,9 +171,9 @@ def models(folder: Path, count: int | None = None) -> Tensor:
     return torch.stack([_model(path) for path in deployment.devices(folder)[:count]])
 
 
-def one_of(number: int) -> Alone:
+def one_of(number: int) -> SingleProcess:
     """The process of one device, as far as its checkpoint is concerned."""
-    ranks = Alone(1)
+    ranks = SingleProcess(1)
     ranks.rows = torch.tensor([number])
     return ranks
 

@@ -9,23 +9,23 @@ from drdsgd_studies.league import plan
 from drdsgd_studies.league.entrants import ENTRANTS
 from drdsgd_studies.league.plan import Arena
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Kept
-from tests.support.made import kept
+from drdsgd_studies.shared.store import RunRecord
+from tests.support.made import run_record
 
 S = Settings(seeds=(0, 1))
 ARENA = plan.arenas(S)[0]
 BY_NAME = {entrant.name: entrant for entrant in ENTRANTS}
 
 
-def finished(group: Group, worst: float, floats: int = 1000) -> dict[Experiment, Kept]:
+def finished(group: Group, worst: float, floats: int = 1000) -> dict[Experiment, RunRecord]:
     """All runs of a group, with one device at `worst` and the others at 80 %."""
-    runs = {e: kept(e, [80.0, worst, *[80.0] * (e.devices - 2)]) for e in group.experiments}
+    runs = {e: run_record(e, [80.0, worst, *[80.0] * (e.devices - 2)]) for e in group.experiments}
     return {e: replace(run, floats_sent=floats * e.rounds) for e, run in runs.items()}
 
 
-def tuned(names: list[str], worst: dict[str, float], arena: Arena = ARENA) -> dict[Experiment, Kept]:
+def tuned(names: list[str], worst: dict[str, float], arena: Arena = ARENA) -> dict[Experiment, RunRecord]:
     """Everything that the tuning of these entrants asks for; the larger eta, the better, up to 0.4."""
-    done: dict[Experiment, Kept] = {}
+    done: dict[Experiment, RunRecord] = {}
     for name in names:
         while (one := plan.place(arena, BY_NAME[name], done)).found.wanted:
             for point in one.found.wanted:

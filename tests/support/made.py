@@ -14,10 +14,10 @@ from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Network, Record, Status
 from drdsgd.experiments.run import run
 from drdsgd.report import summary
-from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd.training.metrics import Metrics, Spread
 from drdsgd.versions import versions
 from drdsgd_studies.shared import store
-from drdsgd_studies.shared.store import Kept
+from drdsgd_studies.shared.store import RunRecord
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'%{x}[red]"
 
@@ -40,9 +40,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def metrics(t: int, per_device: Sequence[float]) -> Metrics:
     """An evaluation in which local models are one point better than the consensus model."""
-    local = Accuracy.over([v + 1 for v in per_device])
+    local = Spread.over([v + 1 for v in per_device])
     loss = 0.5 if t else 2.0
-    return Metrics(t, Accuracy.over(per_device), local, [None, 50.0], 0.1, loss, [1.0] * len(per_device), 10 * t, 0.1)
+    return Metrics(t, Spread.over(per_device), local, [None, 50.0], 0.1, loss, [1.0] * len(per_device), 10 * t, 0.1)
 
 
 def record(
@@ -78,8 +78,8 @@ def lively(K: int, evaluations: int = 11, every: int = 10, *, gain: float = 0.0,
         lines.append(
             Metrics(
                 round=k * every,
-                consensus=Accuracy.over(accuracy.tolist()),
-                local=Accuracy.over((accuracy + 5 * rng.uniform(0.5, 1, K)).tolist()),
+                consensus=Spread.over(accuracy.tolist()),
+                local=Spread.over((accuracy + 5 * rng.uniform(0.5, 1, K)).tolist()),
                 per_class=[*(accuracy.mean() + np.arange(9.0) - 4).tolist(), None],
                 consensus_distance=float(0.5 / (k + 1)) if k else 0.0,
                 train_loss=float(losses.mean()),
@@ -114,13 +114,13 @@ def network(K: int) -> Network:
     )
 
 
-def kept(e: Experiment, ends: Sequence[float], status: Status = "finished") -> Kept:
+def run_record(e: Experiment, ends: Sequence[float], status: Status = "finished") -> RunRecord:
     """A run whose devices rise from 10 % to `ends`; one that did not finish was on that way for half the rounds."""
     rounds = sorted({*range(0, e.rounds + 1, e.eval_every), e.rounds})
     if status != "finished":
         rounds = [t for t in rounds if 2 * t <= e.rounds]
     lines = [metrics(t, [10 + (end - 10) * (t / e.rounds) ** 0.5 for end in ends]) for t in rounds]
-    return store.kept(Record(Path("run"), e, network(len(ends)), lines, status, "", versions()))
+    return store.run_record(Record(Path("run"), e, network(len(ends)), lines, status, "", versions()))
 
 
 def pair(worst: Sequence[float], average: Sequence[float]) -> list[summary.Row]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from drdsgd.cli import main
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.experiments import records
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Folder
@@ -105,7 +105,7 @@ def evaluations(path: Path) -> list[dict[str, Any]]:
 def saved(path: Path) -> Progress:
     """Where the run in a folder can go on, whatever number of processes wrote that."""
     K = records.read_config(Folder(path).config).devices
-    found = checkpoint.load(Folder(path).checkpoint, Alone(K), regroup=True)
+    found = checkpoint.load(Folder(path).checkpoint, SingleProcess(K), regroup=True)
     assert found is not None
     return found
 

@@ -68,7 +68,7 @@ def fed_robust(
         models = clients.send(state.theta[0], devices)
         bends, offsets = state.objective["bend"][devices], state.objective["offset"][devices]
 
-        def alone(some: slice) -> Tensor:
+        def on_block(some: slice) -> Tensor:
             theta, bend, offset, losses = models[some], bends[some], offsets[some], []
             for step in clients.steps(tau):
                 x, y = clients.batch(step, devices[some])
@@ -84,7 +84,7 @@ def fed_robust(
                 losses.append(loss)
             return losses[0]
 
-        loss = torch.cat(list(clients.each(alone, clients.parts_of(len(devices)))))
+        loss = torch.cat(list(clients.each(on_block, clients.parts_of(len(devices)))))
         state.objective["bend"][devices], state.objective["offset"][devices] = bends, offsets
         weight = clients.p(devices)
         theta = weight @ clients.receive(models)

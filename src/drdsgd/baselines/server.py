@@ -133,7 +133,7 @@ class Clients:
     ) -> Tensor:
         """SGD in place, `theta_i <- theta_i - eta (g_i + pull (theta_i - centre))`; the first step's losses [m]."""
 
-        def alone(some: slice) -> Tensor:
+        def on_block(some: slice) -> Tensor:
             theta, losses = models[some], []
             for step in steps:
                 loss, backward = self.forward(theta, *self.batch(step, devices[some]))
@@ -144,7 +144,7 @@ class Clients:
                 losses.append(loss)
             return losses[0]
 
-        return torch.cat(list(self.each(alone, self.parts_of(len(devices)))))
+        return torch.cat(list(self.each(on_block, self.parts_of(len(devices)))))
 
     def losses(self, models: Tensor, devices: Tensor, step: int) -> Tensor:
         """The losses [m] of models [m, d], each on its device's batch."""

@@ -41,7 +41,7 @@ class Mix(Protocol):
     repeats: int
     """How often a round gossips, with the same W_t."""
 
-    alone: Tensor
+    isolated: Tensor
     """Which of this process's devices hear nobody in this round, [n]."""
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...

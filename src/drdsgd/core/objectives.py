@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NEWEST",
-    "Hosted",
+    "LocalDevices",
     "Objective",
     "ObjectiveState",
     "Weights",
@@ -72,7 +72,7 @@ LogH = Callable[[Tensor, int], Tensor]
 NEWEST = 0.3
 
 
-class Hosted(NamedTuple):
+class LocalDevices(NamedTuple):
     """The n devices that live in this process: their reference weights, their numbers in the network, its size."""
 
     share: Tensor
@@ -80,16 +80,16 @@ class Hosted(NamedTuple):
     K: int
 
     @staticmethod
-    def all_of(share: Tensor) -> Hosted:
+    def all_of(share: Tensor) -> LocalDevices:
         """A network that lives here as a whole.
 
-        >>> Hosted.all_of(torch.ones(3)).rows
+        >>> LocalDevices.all_of(torch.ones(3)).rows
         tensor([0, 1, 2])
         """
-        return Hosted(share, torch.arange(len(share), device=share.device), len(share))
+        return LocalDevices(share, torch.arange(len(share), device=share.device), len(share))
 
 
-def _alone(state: ObjectiveState, mix: Mix) -> ObjectiveState:
+def _no_gossip(state: ObjectiveState, mix: Mix) -> ObjectiveState:
     return state
 
 
@@ -100,14 +100,14 @@ class Objective:
     `weigh` works row by row, and in place on the state: it may be called for some of the devices at a time.
     """
 
-    init: Callable[[Hosted], ObjectiveState]
+    init: Callable[[LocalDevices], ObjectiveState]
     weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
-    combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _alone
+    combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _no_gossip
 
     @property
     def gossips(self) -> bool:
         """Whether weights need other devices' losses, as those do that are normalised."""
-        return self.combine is not _alone
+        return self.combine is not _no_gossip
 
     def check(self, mixing: Mixing) -> None:
         """Refuse a W_t with which what devices gossip would not be a mean."""
@@ -123,7 +123,7 @@ def erm() -> Objective:
     """Average risk, the objective of DSGD: `weight_i = K p_i` (eq. 1 and 2).
 
     >>> objective = erm()
-    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
     >>> objective.weigh(torch.tensor([0.1, 5.0]), state, 0)
     tensor([1., 1.])
     """
@@ -144,7 +144,7 @@ def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weight
     `smoothed` losses and `capped` weights. Smoothing alone is not enough.
 
     >>> objective = kl_dro(mu=2.0)
-    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
     >>> objective.weigh(torch.tensor([0.0, 2.0]), state, 0)
     tensor([0.5000, 1.3591])
     """
@@ -184,7 +184,7 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
     Allocation in Federated Learning", ICLR 2020; normalising takes the place of their estimate of a Lipschitz constant.
 
     >>> objective = q_ffl(q=1.0, normalized=False)
-    >>> objective.weigh(torch.tensor([0.5, 2.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
+    >>> objective.weigh(torch.tensor([0.5, 2.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([0.5000, 2.0000])
     """
     if not (math.isfinite(q) and q >= 0):
@@ -210,14 +210,14 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float =
     losses by more than the mu of a small radius, and what they do to log sum p h is remembered (see `_normalized`).
 
     >>> objective = kl_ball(radius=0.1)
-    >>> objective.init(Hosted.all_of(torch.ones(2)))["log_mu"]
+    >>> objective.init(LocalDevices.all_of(torch.ones(2)))["log_mu"]
     tensor([0., 0.])
     """
     positive("radius", radius, "log K allows everything, 0.1 is mild")
     start, low = (math.log(positive(name, value)) for name, value in (("mu", mu), ("least_mu", least_mu)))
     positive("step", step)
 
-    def init(hosted: Hosted) -> ObjectiveState:
+    def init(hosted: LocalDevices) -> ObjectiveState:
         share = hosted.share
         return {**_unseen(hosted), "log_mu": torch.full_like(share, start), "divergence": torch.zeros_like(share)}
 
@@ -236,7 +236,7 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float =
         # in parts of the radius, or mu would creep where that is small; a single loss that is far off moves it little
         log_mu = (log_mu + step * (divergence / radius - 1).clamp(max=1)).clamp(min=low)
         told = {"divergence": divergence, "log_mu": log_mu}
-        state |= {name: torch.where(mix.alone, before[name], value) for name, value in told.items()}
+        state |= {name: torch.where(mix.isolated, before[name], value) for name, value in told.items()}
         # mu log sum p h is a loss and hardly depends on mu, but its part log sum p h does
         state["log_mean"] = state["log_mean"] * (before["log_mu"] - state["log_mu"]).exp()
         return state
@@ -252,7 +252,7 @@ def chi2_dro(mu: float) -> Objective:
     that is exact. See H. Namkoong and J. Duchi, "Variance-based Regularization with Convex Objectives", NeurIPS 2017.
 
     >>> objective = chi2_dro(mu=1.0)
-    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
     >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0)  # nobody knows the others' losses yet
     tensor([1., 1.])
     """
@@ -261,7 +261,7 @@ def chi2_dro(mu: float) -> Objective:
     def weight(state: ObjectiveState, level: Tensor) -> Tensor:
         return state["share"] * (1 + (state["own"] - level) / mu).clamp(min=0)
 
-    def init(hosted: Hosted) -> ObjectiveState:
+    def init(hosted: LocalDevices) -> ObjectiveState:
         share = hosted.share
         return {"share": share, "weight": share.clone(), "own": torch.zeros_like(share),
                 "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K)}  # fmt: skip
@@ -269,7 +269,7 @@ def chi2_dro(mu: float) -> Objective:
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         level = torch.where(state["level"].isnan(), state["own"], state["level"])  # a first loss is taken whole
         level = mix(level + NEWEST * mu * (_within_cap(weight(state, level), state) - state["share"]))
-        level = torch.where(mix.alone, state["level"], level)
+        level = torch.where(mix.isolated, state["level"], level)
         # e is found round by round, and as long as it is too low the weights are too large
         now = torch.where(level.isnan(), state["share"], torch.minimum(weight(state, level), state["most"]))
         return {**state, "level": level, "weight": now}
@@ -294,7 +294,7 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
     have unequal numbers of samples, slowly.
 
     >>> objective = ad_gda(dual_eta=0.1)
-    >>> state = objective.init(Hosted.all_of(torch.ones(2)))
+    >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
     >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0), state["dual"][1]
     (tensor([1., 1.]), tensor([0.4000, 0.6000]))
     """
@@ -302,7 +302,7 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
     if not (math.isfinite(dual_penalty) and dual_penalty >= 0):
         raise InputError(f"dual_penalty must be 0 or more: {dual_penalty:g}; 0.01 to 10 are usual")
 
-    def init(hosted: Hosted) -> ObjectiveState:
+    def init(hosted: LocalDevices) -> ObjectiveState:
         K = hosted.K
         uniform = hosted.share.new_full((len(hosted.share), K), 1 / K)
         return {"share": hosted.share, "device": hosted.rows[:, None], "dual": uniform}
@@ -343,7 +343,7 @@ def smoothed(objective: Objective, beta: float) -> Objective:
     Against the noise of mini-batches, and the bias that it gives to exp(loss / mu).
 
     >>> objective = smoothed(q_ffl(1.0, normalized=False), beta=0.5)
-    >>> state = objective.init(Hosted.all_of(torch.ones(1)))
+    >>> state = objective.init(LocalDevices.all_of(torch.ones(1)))
     >>> [objective.weigh(torch.tensor([loss]), state, t).item() for t, loss in enumerate([1.0, 3.0])]
     [1.0, 2.0]
     """
@@ -366,7 +366,7 @@ def clipped(objective: Objective, loss_clip: float) -> Objective:
     """The objective of `min(loss, loss_clip)`: beyond it a device's weight grows no more; gradients are unchanged.
 
     >>> objective = clipped(kl_dro(mu=1.0), loss_clip=1.0)
-    >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
+    >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([2.7183, 2.7183])
     """
     positive("loss_clip", loss_clip, "log(classes) or more is sensible")
@@ -385,7 +385,7 @@ def capped(objective: Objective, weight_cap: float) -> Objective:
     nothing from the others but what it gets. Those are the maximising weights of eq. 4 with lambda_i <= weight_cap p_i.
 
     >>> objective = capped(kl_dro(mu=1.0), weight_cap=3.0)
-    >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(Hosted.all_of(torch.ones(2))), 0)
+    >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([2.7183, 3.0000])
     """
     positive("weight_cap", weight_cap, "2 to 5 are sensible where weights are normalised")
@@ -405,7 +405,7 @@ def _within_cap(weight: Tensor, state: ObjectiveState) -> Tensor:
     return torch.minimum(weight, state["cap"]) if "cap" in state else weight
 
 
-def _share_only(hosted: Hosted) -> ObjectiveState:
+def _share_only(hosted: LocalDevices) -> ObjectiveState:
     return {"share": hosted.share}
 
 
@@ -431,7 +431,7 @@ def _normalized(log_h: LogH) -> Objective:
     return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 
 
-def _unseen(hosted: Hosted) -> ObjectiveState:
+def _unseen(hosted: LocalDevices) -> ObjectiveState:
     """The state of normalised weights before any loss: the logarithm of nothing."""
     share = hosted.share
     nothing = torch.full_like(share, -math.inf)
@@ -451,6 +451,6 @@ def _gossiped(state: ObjectiveState, mix: Mix) -> ObjectiveState:
     before, own = state["log_mean"], state["share"].log() + state["own"]
     told = torch.minimum(own, before + state["cap"].log()) if "cap" in state else own
     moved = torch.logaddexp(before + math.log(1 - NEWEST), told + math.log(NEWEST))
-    log_mean = torch.where(mix.alone, before, mix.log_mean(torch.where(before == -math.inf, own, moved)))
+    log_mean = torch.where(mix.isolated, before, mix.log_mean(torch.where(before == -math.inf, own, moved)))
     weight = torch.minimum((own - log_mean).exp(), state["most"])
     return {**state, "log_mean": log_mean, "weight": torch.where(log_mean == -math.inf, state["share"], weight)}

@@ -20,7 +20,7 @@ from torch import Tensor
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.engine import Engine
 from drdsgd.core.gradients import Forward, Gradient
-from drdsgd.core.objectives import Hosted, ObjectiveState
+from drdsgd.core.objectives import LocalDevices, ObjectiveState
 from drdsgd.core.optimizers import OptimizerState
 from drdsgd.core.parallel import Each
 
@@ -55,7 +55,7 @@ class Info(NamedTuple):
 Round = Callable[[State], tuple[State, Info]]
 
 
-def init(algorithm: Algorithm, theta: Tensor, hosted: Hosted) -> State:
+def init(algorithm: Algorithm, theta: Tensor, hosted: LocalDevices) -> State:
     """The state before the first round: models theta [n, d] of the devices that are hosted here."""
     return State(0, theta, algorithm.objective.init(hosted), algorithm.optimizer.init(theta))
 
@@ -76,14 +76,14 @@ def make_round(
     objective, optimizer, decay = algorithm.objective, algorithm.optimizer, algorithm.weight_decay
 
     def round(state: State) -> tuple[State, Info]:
-        def alone(some: slice) -> tuple[Tensor, Tensor]:
+        def on_block(some: slice) -> tuple[Tensor, Tensor]:
             theta, ostate, gstate = state.theta[some], _rows(state.objective, some), _rows(state.optimizer, some)
             loss, backward = forward(theta, *batches(state.t, some))  # every device, its own batch
             weight = objective.weigh(loss, ostate, state.t)  # robustness enters only here
             optimizer.local(theta, Gradient(weight, backward, theta, decay), gstate, state.t)  # in place
             return loss, weight
 
-        losses, weights = zip(*each(alone, blocks), strict=True)
+        losses, weights = zip(*each(on_block, blocks), strict=True)
         mix = engine.mix(state.t)  # gossip enters only here
         ostate = objective.combine(state.objective, mix)
         theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)

@@ -215,7 +215,7 @@ class Prepared(NamedTuple):
     links: int
     """of the whole network"""
     repeats: int
-    alone: Tensor
+    isolated: Tensor
 
 
 class DistributedEngine:
@@ -265,7 +265,7 @@ class DistributedEngine:
             receive=receive,
             links=W.nnz - int(diagonal.sum()),
             repeats=self._mixing.repeats,
-            alone=torch.as_tensor(np.diff(here.indptr) == diagonal[mine], device=self._device),
+            isolated=torch.as_tensor(np.diff(here.indptr) == diagonal[mine], device=self._device),
         )
 
 
@@ -275,7 +275,7 @@ class DistributedMix:
     def __init__(self, W: Prepared, t: int, post: Post, each: Each = map) -> None:
         self.t = t
         self.floats_sent, self.exchange_seconds = 0, 0.0
-        self.repeats, self.alone = W.repeats, W.alone
+        self.repeats, self.isolated = W.repeats, W.isolated
         self._W, self._post, self._each, self._before = W, post, each, post.bytes_sent
 
     @property

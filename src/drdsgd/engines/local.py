@@ -16,7 +16,7 @@ from drdsgd.engines.products import CACHE_BYTES, Product, column_blocks, log_mea
 from drdsgd.errors import Diverged
 from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Alone", "LocalEngine", "LocalMix"]
+__all__ = ["LocalEngine", "LocalMix", "SingleProcess"]
 
 
 class Prepared(NamedTuple):
@@ -26,7 +26,7 @@ class Prepared(NamedTuple):
     log_mean: Product
     links: int
     repeats: int
-    alone: Tensor
+    isolated: Tensor
 
 
 class LocalMix:
@@ -48,7 +48,7 @@ class LocalMix:
     def __init__(self, W: Prepared, t: int, each: Each = map) -> None:
         self.t = t
         self.floats_sent = 0
-        self.repeats, self.alone = W.repeats, W.alone
+        self.repeats, self.isolated = W.repeats, W.isolated
         self._W, self._each = W, each
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
@@ -67,7 +67,7 @@ class LocalMix:
     def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
         own = torch.empty_like(x)
 
-        def alone(some: slice) -> int:
+        def on_block(some: slice) -> int:
             """Some devices' messages, as they are read again; the bytes of one."""
             parts = compressor.encode(x[some], number)
             own[some] = compressor.decode(parts, x.shape[1], number)
@@ -75,7 +75,7 @@ class LocalMix:
 
         # few at a time stay in the cache
         few = max(1, CACHE_BYTES // 2 // x[0].nbytes)
-        *_, size = self._each(alone, blocks(len(x), few))
+        *_, size = self._each(on_block, blocks(len(x), few))
         self.floats_sent += self._W.links * -(-size // x.element_size())
         return own, self._multiplied(own, 1, torch.empty_like(own))
 
@@ -121,17 +121,17 @@ class LocalEngine:
 
     def _prepare(self, W: csr_array) -> Prepared:
         links = W.nnz - int((W.diagonal() != 0).sum())  # each end of a link sends
-        alone = torch.as_tensor(np.diff(W.indptr) == (W.diagonal() != 0), device=self._device)
+        isolated = torch.as_tensor(np.diff(W.indptr) == (W.diagonal() != 0), device=self._device)
         return Prepared(
             product(W, self._dtype, self._device), log_mean(W, self._dtype, self._device),
-            links, self._mixing.repeats, alone,
+            links, self._mixing.repeats, isolated,
         )  # fmt: skip
 
 
-class Alone:
+class SingleProcess:
     """The one process that hosts all K devices: what all have is what it has.
 
-    >>> Alone(3).gather(torch.ones(3))
+    >>> SingleProcess(3).gather(torch.ones(3))
     tensor([1., 1., 1.])
     """
 

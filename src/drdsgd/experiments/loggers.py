@@ -149,8 +149,8 @@ def _patient(say: Callable[[], None]) -> Iterator[None]:
 def scalars(metrics: Metrics) -> dict[str, float]:
     """All single numbers of an evaluation but its round, by names such as `consensus/worst` and `train_loss`.
 
-    >>> from drdsgd.training.metrics import Accuracy, Metrics
-    >>> half = Accuracy.over([40.0, 60.0])
+    >>> from drdsgd.training.metrics import Spread, Metrics
+    >>> half = Spread.over([40.0, 60.0])
     >>> list(scalars(Metrics(10, half, half, [], 0.1, 0.5, [1.0, 1.0], 80, 0.2)))[:5]
     ['consensus/average', 'consensus/worst', 'consensus/worst10', 'consensus/stdev', 'local/average']
     """

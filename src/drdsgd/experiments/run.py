@@ -19,7 +19,7 @@ from drdsgd.baselines import ServerAlgorithm
 from drdsgd.core import schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiments import hosting, loggers, records, registry
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
@@ -70,7 +70,7 @@ def run(
     with folder.lock():
         _check(folder, e, resume)
         if folder.status == "unfinished":
-            _go(e, folder, make_graph(e), make_data(e), Alone(e.devices), regroup, watch, stop, log)
+            _go(e, folder, make_graph(e), make_data(e), SingleProcess(e.devices), regroup, watch, stop, log)
         else:
             with _logging(log, e, folder):  # as it is
                 pass

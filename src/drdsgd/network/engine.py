@@ -17,7 +17,7 @@ from torch import Tensor
 
 from drdsgd.core.compression import Compressor
 from drdsgd.core.parallel import Each
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import InputError
 from drdsgd.network.links import Links
 from drdsgd.topology.mixing import Mixing
@@ -40,7 +40,7 @@ class NetworkMix:
         self.t, self.repeats = t, row.repeats
         self.floats_sent, self.exchange_seconds = 0, 0.0
         # changed in place: who asks before an exchange sees what came of it
-        self.alone = torch.tensor([not row.others], device=device)
+        self.isolated = torch.tensor([not row.others], device=device)
         self.disagreement = 0.0
         """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models in which anybody was heard"""
         self._row, self._links, self._call = row, links, 0
@@ -92,7 +92,7 @@ class NetworkMix:
         self.exchange_seconds += time.perf_counter() - begun
         self.floats_sent += (self._links.bytes_sent - before) // x.element_size()
         self._call += 1
-        self.alone.fill_(not found)
+        self.isolated.fill_(not found)
         return {j: numbers.to(x.device) for j, numbers in found.items()}
 
 
@@ -131,7 +131,7 @@ class NetworkEngine:
         return Row(own, weights, self._mixing.repeats)
 
 
-class OneDevice(Alone):
+class OneDevice(SingleProcess):
     """The process of one device: of all that there is to know it knows its own, as one that hosts all does."""
 
     def __init__(self, number: int, links: Links) -> None:

@@ -21,7 +21,7 @@ from drdsgd.experiments.records import Folder, Network
 from drdsgd.network import deployment
 from drdsgd.topology.graphs import layout
 from drdsgd.topology.mixing import rho_over_time
-from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd.training.metrics import Metrics, Spread
 
 __all__ = ["About", "is_deployment", "join", "read_about"]
 
@@ -120,7 +120,7 @@ def _joined(devices: Sequence[Sequence[Metrics]]) -> list[Metrics]:
 
 
 def _together(t: int, seen: Sequence[Metrics]) -> Metrics:
-    accuracy = Accuracy.over([m.local.per_device[0] for m in seen])
+    accuracy = Spread.over([m.local.per_device[0] for m in seen])
     classes = zip(*(m.per_class for m in seen), strict=True)
     per_class = [[value for value in some if value is not None] for some in classes]
     return Metrics(

@@ -18,7 +18,7 @@ import torch
 
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
-from drdsgd.core.objectives import Hosted
+from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.round import init
 from drdsgd.data import devices as data_
 from drdsgd.data.devices import Devices
@@ -210,7 +210,7 @@ class Member:
         assert isinstance(algorithm, Algorithm)  # `deployment.check` has refused the others
         theta = theta.to(self.e.device)
         sizes = self.data.train.sizes.double() / self.mean if self.e.reference == "samples" else torch.ones(1)
-        hosted = Hosted(sizes.to(theta), torch.tensor([self.device.number], device=theta.device), self.e.devices)
+        hosted = LocalDevices(sizes.to(theta), torch.tensor([self.device.number], device=theta.device), self.e.devices)
         state = init(algorithm, theta[None].clone(), hosted)._replace(t=round)
         self.log("took a neighbour's model", round=round, before=t)
         before = progress or Progress(state, 0, 0.0, None)

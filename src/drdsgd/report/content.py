@@ -319,7 +319,7 @@ def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]
     runs = sum(map(len, groups.values()))
     if not shown:
         notes.append(
-            "Kept of these runs are small records: they have no graphs, classes, losses and weights of devices (drdsgd "
+            "These are small records without graphs, classes, losses and weights of devices (drdsgd "
             "train RECORD.json does a run again, with all of it), and floats are taken to be sent evenly over rounds."
         )
     elif len(shown) < runs:

@@ -466,7 +466,7 @@ def headline(rows: Sequence[Row]) -> str:
     """One sentence that says for the consensus model what the rows show, and no more than they show."""
     first, *others = [row for row in rows if row.kind == "consensus"]
     if not others:
-        return _alone(first)
+        return _without_rival(first)
     row = best(rows)
     if row is None:
         names = " or ".join(each.label for each in others)
@@ -488,7 +488,7 @@ def _gain(row: Row) -> float:
     return row.worst_difference.mean
 
 
-def _alone(row: Row) -> str:
+def _without_rival(row: Row) -> str:
     if not row.seeds:
         return f"No run of {row.label} has finished, so there is no end result."
     n = len(row.who)

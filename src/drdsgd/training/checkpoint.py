@@ -55,8 +55,8 @@ def save(folder: Path, progress: Progress, ranks: Ranks) -> None:
     """Write the run's state, every process its own part, and then remove what was there before.
 
     >>> import tempfile
-    >>> from drdsgd.engines.local import Alone
-    >>> folder, here = Path(tempfile.mkdtemp()), Alone(2)
+    >>> from drdsgd.engines.local import SingleProcess
+    >>> folder, here = Path(tempfile.mkdtemp()), SingleProcess(2)
     >>> save(folder, Progress(State(3, torch.ones(2, 4), {"share": torch.ones(2)}, {}), 80, 0.5, None), here)
     >>> load(folder, here).state.t
     3

@@ -33,21 +33,21 @@ from drdsgd.core.gradients import (
     make_forward,
     predict,
 )
-from drdsgd.core.objectives import Hosted
+from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.optimizers import COPIES
 from drdsgd.core.parallel import Each, blocks, each_of, one_thread
 from drdsgd.core.round import Round, State, init, make_round
 from drdsgd.data.batches import Batches
 from drdsgd.data.devices import Devices, Own, from_pairs
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, unknown, whole
 from drdsgd.topology.mixing import Mixing, metropolis
 from drdsgd.training.card import Training, save
 from drdsgd.training.metrics import (
-    Accuracy,
     Metric,
     Metrics,
     Scores,
+    Spread,
     absolute_error,
     accuracy,
     column_sums,
@@ -171,7 +171,9 @@ def train(
         shift=data.shift,
         mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
     )
-    return Result(consensus(model, algorithm, state, Alone(data.K)), state.theta.contiguous(), metrics, training)
+    return Result(
+        consensus(model, algorithm, state, SingleProcess(data.K)), state.theta.contiguous(), metrics, training
+    )
 
 
 def _mixing(graph: nx.Graph | Mixing) -> Mixing:
@@ -224,7 +226,7 @@ def trajectory(
         )
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = _mixing(graph)
-    ranks = ranks or Alone(mixing.K)
+    ranks = ranks or SingleProcess(mixing.K)
     if len(ranks.rows) != data.K:
         raise InputError(f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices")
     algorithm.check(mixing)
@@ -274,7 +276,7 @@ def trajectory(
         play = _served(algorithm, Clients(share, batches, flat, forward, loss, mode, parts_of, each))
     else:
         round = make_round(algorithm, forward, batches, engine, parts, each)
-        play = _gossiping(algorithm, Hosted(share, engine.rows, mixing.K), round)
+        play = _gossiping(algorithm, LocalDevices(share, engine.rows, mixing.K), round)
 
     test_features = data.test_features(taken)  # once: the same are needed at every evaluation
     trouble: Diverged | None = None
@@ -380,7 +382,7 @@ class _Play(NamedTuple):
     first_weights: Callable[[State, Tensor], Tensor]
 
 
-def _gossiping(algorithm: Algorithm, hosted: Hosted, round: Round) -> _Play:
+def _gossiping(algorithm: Algorithm, hosted: LocalDevices, round: Round) -> _Play:
     return _Play(
         lambda theta: init(algorithm, theta, hosted),
         round,
@@ -425,8 +427,8 @@ def _metrics(
     sums, there = counts[: len(counts) // 2], counts[len(counts) // 2 :]
     metrics = Metrics(
         round=progress.state.t,
-        consensus=Accuracy.over(common.tolist(), metric.higher_is_better),
-        local=Accuracy.over(local.tolist(), metric.higher_is_better),
+        consensus=Spread.over(common.tolist(), metric.higher_is_better),
+        local=Spread.over(local.tolist(), metric.higher_is_better),
         per_class=[total / n if n else None for total, n in zip(sums, there, strict=True)],
         consensus_distance=float(distance.mean()),
         train_loss=float(losses.to(loss.dtype).mean()),

@@ -28,10 +28,10 @@ from drdsgd.data.devices import Devices
 from drdsgd.errors import InputError, one_line
 
 __all__ = [
-    "Accuracy",
     "Metric",
     "Metrics",
     "Scores",
+    "Spread",
     "absolute_error",
     "accuracy",
     "column_sums",
@@ -138,14 +138,14 @@ def squared_error(unit: str = "") -> Metric:
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Spread:
     """Test accuracy over devices, in percent; or another metric, in its unit.
 
     `worst10` is the mean of the ceil(K / 10) worst; `stdev` the population standard deviation over devices.
 
-    >>> Accuracy.over([90.0, 70.0, 80.0])
-    Accuracy(average=80.0, worst=70.0, worst10=70.0, stdev=8.16496580927726, per_device=[90.0, 70.0, 80.0])
-    >>> Accuracy.over([1.0, 2.0], higher_is_better=False).worst  # of an error
+    >>> Spread.over([90.0, 70.0, 80.0])
+    Spread(average=80.0, worst=70.0, worst10=70.0, stdev=8.16496580927726, per_device=[90.0, 70.0, 80.0])
+    >>> Spread.over([1.0, 2.0], higher_is_better=False).worst  # of an error
     2.0
     """
 
@@ -156,12 +156,12 @@ class Accuracy:
     per_device: list[float]
 
     @staticmethod
-    def over(per_device: Sequence[float], higher_is_better: bool = True) -> Accuracy:
+    def over(per_device: Sequence[float], higher_is_better: bool = True) -> Spread:
         """The summary of one accuracy per device."""
         values = np.sort(np.asarray(per_device, dtype=np.float64))
         few = math.ceil(len(values) / 10)
         worst = values[:few] if higher_is_better else values[-few:]
-        return Accuracy(
+        return Spread(
             average=float(values.mean()),
             worst=float(worst[0] if higher_is_better else worst[-1]),
             worst10=float(worst.mean()),
@@ -185,8 +185,8 @@ class Metrics:
     """
 
     round: int
-    consensus: Accuracy
-    local: Accuracy
+    consensus: Spread
+    local: Spread
     per_class: list[float | None]
     consensus_distance: float
     train_loss: float

@@ -32,7 +32,7 @@ from drdsgd_studies.paper import fig4
 from drdsgd_studies.paper.fair import VALIDATION
 from drdsgd_studies.paper.pairs import FLOOR
 from drdsgd_studies.shared.plan import DataName, Group, Settings, base, waiting
-from drdsgd_studies.shared.store import Done, Kept, ends
+from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = [
     "Again",
@@ -176,7 +176,7 @@ def trial(arena: Arena, entrant: Entrant, point: Point) -> Group:
     return Group.of(replace(s, seeds=seeds), {**fields, "eval_every": fields["rounds"]})
 
 
-def score(runs: Sequence[Kept], group: Group) -> float | None:
+def score(runs: Sequence[RunRecord], group: Group) -> float | None:
     """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run failed.
 
     Below the floor the worst is luck, and the average decides.
@@ -204,7 +204,7 @@ def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
     return Place(arena, entrant, found, tried)
 
 
-def failed(run: Kept) -> bool:
+def failed(run: RunRecord) -> bool:
     """Whether a run diverged, learnt next to nothing, or came to a stop: no device has weight any more."""
     stopped = run.experiment.algorithm not in SERVERS and run.weight[-1] < LEAST_WEIGHT
     return run.status == "diverged" or stopped or not run.train_loss[-1] < LEARNT * run.train_loss[0]

@@ -44,7 +44,7 @@ from drdsgd_studies.shared import pages, reports
 from drdsgd_studies.shared.claims import Claim, paired
 from drdsgd_studies.shared.pages import Block, Heading, Picture, Table, Text
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Done, Kept, ends
+from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = ["page", "tables", "write"]
 
@@ -307,7 +307,7 @@ def _failures(tried: Sequence[Group], done: Done) -> str:
     )
 
 
-def _estimate(runs: Sequence[Kept], kind: Kind, measure: Measure) -> Estimate:
+def _estimate(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> Estimate:
     return Estimate.over(list(ends(runs, kind, measure).values()))
 
 
@@ -342,7 +342,7 @@ def _changes(tried: Sequence[Group], usual: Group, done: Done) -> list[str]:
     ]
 
 
-def _millions(runs: Sequence[Kept]) -> str:
+def _millions(runs: Sequence[RunRecord]) -> str:
     sent = [run.floats_sent for run in runs if run.status == "finished"]
     return f"{statistics.fmean(sent) / 1e6:.0f}" if sent else "—"
 

@@ -25,7 +25,7 @@ from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure, over
 from drdsgd_studies.paper import fair, table1
 from drdsgd_studies.paper.fair import ALGORITHMS
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings
-from drdsgd_studies.shared.store import Done, Kept, diverged, ends
+from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
 
 __all__ = [
     "curves",
@@ -157,7 +157,7 @@ def topologies_figure(cases: Cases, s: Settings, done: Done) -> Figure:
     return figure
 
 
-def _draw_runs(axes: Axes, runs: Sequence[Kept], kind: Kind, measure: Measure, colour: str) -> None:
+def _draw_runs(axes: Axes, runs: Sequence[RunRecord], kind: Kind, measure: Measure, colour: str) -> None:
     """A curve, and marks where runs diverged; nothing where there is no run."""
     if not runs:
         return

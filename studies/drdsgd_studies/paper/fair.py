@@ -23,7 +23,7 @@ from typing import Literal
 
 from drdsgd.report.summary import Estimate, Kind, Measure
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings, waiting
-from drdsgd_studies.shared.store import Done, Kept, ends
+from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = [
     "ALGORITHMS",
@@ -184,7 +184,7 @@ _OF = {
 }
 
 
-def paired_runs(sides: Mapping[str, Group], done: Done) -> dict[str, list[tuple[Kept, Kept]]]:
+def paired_runs(sides: Mapping[str, Group], done: Done) -> dict[str, list[tuple[RunRecord, RunRecord]]]:
     """For every gain the finished runs that it is made of, in pairs of the same seed."""
     ended = {
         label: {run.experiment.seed: run for run in group.runs(done) if run.status == "finished"}

@@ -20,7 +20,7 @@ from drdsgd_studies.shared.claims import (
     together,
 )
 from drdsgd_studies.shared.plan import Comparison, Settings
-from drdsgd_studies.shared.store import Done, Kept, diverged, ends
+from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
 
 __all__ = [
     "EACH",
@@ -182,7 +182,7 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
     )
 
 
-def first_round(run: Kept, kind: Kind, goal: float) -> int | None:
+def first_round(run: RunRecord, kind: Kind, goal: float) -> int | None:
     """The first evaluated round at which the worst accuracy is at least `goal`; a run that diverges has none."""
     if run.status != "finished":
         return None
@@ -217,7 +217,7 @@ def _count(rounds: Mapping[int, int | None], seeds: Sequence[int]) -> int:
     return sum(rounds[seed] is not None for seed in seeds)
 
 
-def area(runs: Sequence[Kept], kind: Kind) -> dict[int, float]:
+def area(runs: Sequence[RunRecord], kind: Kind) -> dict[int, float]:
     """The mean over rounds of the worst accuracy, by seed: what is learned faster has more of it."""
     return {
         run.experiment.seed: statistics.fmean(run.curves[kind]["worst"]) for run in runs if run.status == "finished"

@@ -23,7 +23,7 @@ from drdsgd_studies.shared import reports
 from drdsgd_studies.shared.claims import Claim
 from drdsgd_studies.shared.pages import Block, Heading, Picture, Table, Text
 from drdsgd_studies.shared.plan import Comparison, Group, Settings
-from drdsgd_studies.shared.store import Done, Kept, diverged, ends
+from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
 
 __all__ = ["gain_table", "overview", "section", "verdict_table", "write", "write_csv", "write_verdicts"]
 
@@ -126,7 +126,7 @@ def _closest_rows(s: Settings, done: Done) -> list[Row]:
     ]  # fmt: skip
 
 
-def curve_rows(place: Row, run: Kept) -> Iterator[Row]:
+def curve_rows(place: Row, run: RunRecord) -> Iterator[Row]:
     """A row for every evaluation of a run and kind of model."""
     for kind in KINDS:
         for i, t in enumerate(run.rounds):
@@ -138,7 +138,7 @@ def curve_rows(place: Row, run: Kept) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def device_rows(place: Row, run: Kept) -> Iterator[Row]:
+def device_rows(place: Row, run: RunRecord) -> Iterator[Row]:
     """A row for every device of a run, at its end."""
     both = zip(*(run.per_device[kind] for kind in KINDS), strict=True)
     for device, (consensus, local) in enumerate(both):
@@ -148,7 +148,7 @@ def device_rows(place: Row, run: Kept) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def end_rows(place: Row, run: Kept, kinds: Sequence[Kind] = KINDS) -> Iterator[Row]:
+def end_rows(place: Row, run: RunRecord, kinds: Sequence[Kind] = KINDS) -> Iterator[Row]:
     """A row for every kind of model at the end of a run."""
     for kind in kinds:
         yield {
@@ -198,7 +198,7 @@ def _number(value: float) -> str:
     return f"{value:.4f}"
 
 
-def _names(runs: Iterable[Kept]) -> str:
+def _names(runs: Iterable[RunRecord]) -> str:
     return " ".join(dict.fromkeys(run.name for run in runs))
 
 

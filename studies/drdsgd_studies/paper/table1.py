@@ -17,7 +17,7 @@ from drdsgd.report.summary import KINDS, Estimate, Kind, Measure
 from drdsgd_studies.paper.fig3 import P
 from drdsgd_studies.shared.claims import NOT_RUN, Claim, Finding, Verdict, despite, together, trend
 from drdsgd_studies.shared.plan import DataName, Group, Settings, base
-from drdsgd_studies.shared.store import Done, Kept, diverged, ends
+from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
 
 __all__ = [
     "COLUMNS",
@@ -278,7 +278,7 @@ def _divergence(s: Settings, done: Done) -> Claim:
     )
 
 
-def divergence(runs: Sequence[Kept], largest: float | None) -> Finding:
+def divergence(runs: Sequence[RunRecord], largest: float | None) -> Finding:
     """The finding on how many runs at the paper's eta diverged, and the largest eta with which none does."""
     n = diverged(runs)
     if not runs:

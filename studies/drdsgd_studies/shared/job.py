@@ -24,7 +24,7 @@ from drdsgd.files import write_text
 from drdsgd.training import checkpoint
 from drdsgd_studies.shared import spoilt
 from drdsgd_studies.shared.plan import Group, Settings, cost
-from drdsgd_studies.shared.store import Done, Kept, Store, kept, name_of
+from drdsgd_studies.shared.store import Done, RunRecord, Store, name_of, run_record
 
 __all__ = ["Watch", "check_data", "check_folder", "do", "missing"]
 
@@ -144,7 +144,7 @@ def _described(e: Experiment) -> str:
     return f"{e.algorithm}{mu}, {e.dataset}, K={e.devices}, seed {e.seed}"
 
 
-def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list[Kept]:
+def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list[RunRecord]:
     """Turn the folders of runs that are over, and that nobody holds any more, into records."""
     found = []
     for e in experiments:
@@ -153,7 +153,7 @@ def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list
             shutil.rmtree(folder.path, ignore_errors=True)  # kept, and then something stopped us
         elif folder.status != "unfinished":
             with suppress(InUse), folder.lock():
-                run = kept(records.read(folder.path))
+                run = run_record(records.read(folder.path))
                 store.keep(run)
                 shutil.rmtree(folder.path)
                 found.append(run)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from drdsgd.experiments.config import Experiment
-from drdsgd_studies.shared.store import Done, Kept
+from drdsgd_studies.shared.store import Done, RunRecord
 
 __all__ = ["Comparison", "DataName", "Group", "Settings", "base", "cost"]
 
@@ -82,7 +82,7 @@ class Group:
         """The first of them: they differ in the seed only."""
         return self.experiments[0]
 
-    def runs(self, done: Done) -> list[Kept]:
+    def runs(self, done: Done) -> list[RunRecord]:
         """Those of its runs that are done; none while it is not ready, as it only stands for others then."""
         return [done[e] for e in self.experiments if e in done] if self.ready else []
 

@@ -9,9 +9,9 @@ from drdsgd import report
 from drdsgd.experiments.records import Network, Record
 from drdsgd.files import write_text
 from drdsgd.report.summary import Kind
-from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd.training.metrics import Metrics, Spread
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Done, Kept
+from drdsgd_studies.shared.store import Done, RunRecord
 
 __all__ = ["NAME", "Compared", "record", "write"]
 
@@ -38,13 +38,13 @@ def write(compared: Compared, title: str, s: Settings, done: Done, folder: Path)
     write_text(folder / NAME, report.page(*filter(None, found), title=title + quick))
 
 
-def record(run: Kept) -> Record:
+def record(run: RunRecord) -> Record:
     """A run as reports take it; what is not kept of it is empty, and floats are sent evenly over rounds."""
     last = run.rounds[-1]
 
-    def accuracy(kind: Kind, i: int) -> Accuracy:
+    def accuracy(kind: Kind, i: int) -> Spread:
         measures = {measure: values[i] for measure, values in run.curves[kind].items()}
-        return Accuracy(**measures, per_device=run.per_device[kind] if run.rounds[i] == last else [])
+        return Spread(**measures, per_device=run.per_device[kind] if run.rounds[i] == last else [])
 
     metrics = [
         Metrics(

@@ -24,14 +24,14 @@ from drdsgd.report.summary import KINDS, MEASURES, Kind, Measure
 from drdsgd.versions import versions
 from drdsgd_studies.shared import spoilt
 
-__all__ = ["Done", "Kept", "Store", "diverged", "ends", "kept", "name_of", "other_versions", "read_records"]
+__all__ = ["Done", "RunRecord", "Store", "diverged", "ends", "name_of", "other_versions", "read_records", "run_record"]
 
 # decimals that are kept of a percentage: a device has at most some thousand test samples
 DECIMALS = 4
 
 
 @dataclass(frozen=True)
-class Kept:
+class RunRecord:
     """A finished or diverged run. `curves[kind][measure]` has one value per evaluated round of `rounds`."""
 
     name: str
@@ -60,7 +60,7 @@ class Kept:
         return self.curves[kind][measure][-1]
 
 
-Done = Mapping[Experiment, Kept]
+Done = Mapping[Experiment, RunRecord]
 
 
 def name_of(e: Experiment, config: Mapping[str, Any] | None = None) -> str:
@@ -77,10 +77,10 @@ def name_of(e: Experiment, config: Mapping[str, Any] | None = None) -> str:
     return f"{Path(e.dataset).name}-K{e.devices}-T{e.rounds}-{algorithm}-seed{e.seed}-{checksum}"
 
 
-def kept(record: Record) -> Kept:
+def run_record(record: Record) -> RunRecord:
     """The small record of a run that is over."""
     evaluations = record.metrics
-    return Kept(
+    return RunRecord(
         name=name_of(record.experiment),
         config=record.experiment.model_dump(exclude_none=True),
         status=record.status,
@@ -114,7 +114,7 @@ class Store:
 
     def __init__(self, *folders: Path) -> None:
         self.folder, self.outdated, self.differing = folders[0], 0, list[str]()
-        self.runs: dict[Experiment, Kept] = {}
+        self.runs: dict[Experiment, RunRecord] = {}
         for run in read_records(folders):
             if others := other_versions(run.versions):
                 self.outdated += 1
@@ -122,16 +122,16 @@ class Store:
             else:
                 self.runs.setdefault(run.experiment, run)
 
-    def path(self, run: Kept) -> Path:
+    def path(self, run: RunRecord) -> Path:
         """Where a run's record is."""
         return self.folder / f"{run.name}.json"
 
-    def keep(self, run: Kept) -> None:
+    def keep(self, run: RunRecord) -> None:
         """Write a run's record."""
         write_text(self.path(run), _text(run))
         self.runs[run.experiment] = run
 
-    def gather(self, experiments: Iterable[Experiment]) -> list[Kept]:
+    def gather(self, experiments: Iterable[Experiment]) -> list[RunRecord]:
         """Those runs that are done, each once, with their records in the first folder wherever they came from."""
         found = [self.runs[e] for e in dict.fromkeys(experiments) if e in self.runs]
         for run in found:
@@ -141,13 +141,13 @@ class Store:
         return found
 
 
-def _text(run: Kept) -> str:
+def _text(run: RunRecord) -> str:
     """JSON with a line for each field: a person can read it, and a change of one can be seen."""
     lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in asdict(run).items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def read_records(folders: Sequence[Path]) -> Iterator[Kept]:
+def read_records(folders: Sequence[Path]) -> Iterator[RunRecord]:
     """All records in folders, of whatever versions; one that can't be read, or contradicts itself, is refused."""
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
@@ -162,11 +162,11 @@ def read_records(folders: Sequence[Path]) -> Iterator[Kept]:
 
 
 @functools.cache  # slow to make
-def _adapter() -> TypeAdapter[Kept]:
-    return TypeAdapter(Kept)
+def _adapter() -> TypeAdapter[RunRecord]:
+    return TypeAdapter(RunRecord)
 
 
-def _check(run: Kept, stem: str) -> None:
+def _check(run: RunRecord, stem: str) -> None:
     """Refuse a record that contradicts itself: what was edited or mixed up must not pass for a result."""
     try:
         e = run.experiment
@@ -189,7 +189,7 @@ def _check(run: Kept, stem: str) -> None:
             raise InputError(f"its curves.{kind}.worst ends at {worst:g}, its lowest per_device.{kind} is {lowest:g}")
 
 
-def _lengths(run: Kept) -> dict[str, tuple[Sequence[float], int]]:
+def _lengths(run: RunRecord) -> dict[str, tuple[Sequence[float], int]]:
     """What a record holds for every evaluation or device, and how many values that should be."""
     n = len(run.rounds)
     found: dict[str, tuple[Sequence[float], int]] = {
@@ -226,11 +226,11 @@ def _installed() -> dict[str, str]:
     return versions()
 
 
-def ends(runs: Sequence[Kept], kind: Kind, measure: Measure) -> dict[int, float]:
+def ends(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> dict[int, float]:
     """A measure at the end of every run that finished, by seed."""
     return {run.experiment.seed: run.final(kind, measure) for run in runs if run.status == "finished"}
 
 
-def diverged(runs: Sequence[Kept]) -> int:
+def diverged(runs: Sequence[RunRecord]) -> int:
     """How many runs diverged."""
     return sum(run.status == "diverged" for run in runs)

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from drdsgd.core.algorithms import dr_dsgd
 from drdsgd.core.gradients import Backward
-from drdsgd.core.objectives import Hosted
+from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.parallel import one_thread
 from drdsgd.core.round import init, make_round
 from drdsgd.data.batches import Batches
@@ -383,7 +383,7 @@ def run(
     engine = LocalEngine(constant(metropolis_matrix(graph)), torch.float64)
     batches = Batches(problem.data(), B, seed, engine.rows, torch.float64)
     round = make_round(algorithm, problem.forward, batches, engine)
-    hosted = Hosted.all_of(torch.ones(problem.K, dtype=torch.float64))
+    hosted = LocalDevices.all_of(torch.ones(problem.K, dtype=torch.float64))
     state = init(algorithm, start.expand(problem.K, -1).clone(), hosted)
     theta = state.theta.new_empty(T, *state.theta.shape)  # [T, K, d], as rounds work in place
     with one_thread():

@@ -19,7 +19,7 @@ from torch import nn
 
 from drdsgd import data
 from drdsgd.core.algorithms import Algorithm
-from drdsgd.core.objectives import Hosted, Weights
+from drdsgd.core.objectives import LocalDevices, Weights
 from drdsgd.data import sources
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
@@ -426,7 +426,7 @@ def test_algorithms_by_name() -> None:
         algorithm = make_algorithm(Experiment(**fields))
         assert isinstance(algorithm, Algorithm)
         objective, mix = algorithm.objective, LocalEngine(metropolis(graphs.complete(2)), loss.dtype).mix(0)
-        state = objective.init(Hosted.all_of(torch.ones(2)))
+        state = objective.init(LocalDevices.all_of(torch.ones(2)))
         objective.weigh(loss, state, 0)
         return objective.weigh(loss, objective.combine(state, mix), 1).tolist()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drdsgd.core.compression import no_compression
-from drdsgd.engines.local import Alone, LocalEngine
+from drdsgd.engines.local import LocalEngine, SingleProcess
 from drdsgd.experiments import run
 from drdsgd.network.engine import NetworkEngine
 from drdsgd.network.links import Links
@@ -80,8 +80,8 @@ def test_a_device_that_hears_nobody_is_alone_and_keeps_its_model() -> None:
     links[0].gone(1)
     mix = NetworkEngine(metropolis(graphs.complete(2)), 0, links[0], CPU).mix(0)
     x = torch.ones(1, 4, dtype=torch.float64)
-    assert not mix.alone
-    assert mix(x).equal(x) and mix.alone and mix.disagreement == 0.0
+    assert not mix.isolated
+    assert mix(x).equal(x) and mix.isolated and mix.disagreement == 0.0
     assert mix.log_mean(x[:, 0]).equal(x[:, 0])
 
 
@@ -114,6 +114,6 @@ def test_devices_end_with_the_models_of_a_local_run(tmp_path: Path, case: str) -
     outcomes = play(tmp_path / "net")
     assert all(outcome is not None and outcome.status == "finished" for outcome in outcomes)
     run.run(e, tmp_path / "local")
-    local = checkpoint.load(tmp_path / "local" / "checkpoint", Alone(e.devices))
+    local = checkpoint.load(tmp_path / "local" / "checkpoint", SingleProcess(e.devices))
     assert local is not None and local.state.t == e.rounds
     assert torch.allclose(models(tmp_path / "net"), local.state.theta, rtol=1e-9, atol=1e-11)

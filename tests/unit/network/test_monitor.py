@@ -19,7 +19,7 @@ from drdsgd.network.deployment import Device, Neighbour
 from drdsgd.network.messages import Header, Kind, pack
 from drdsgd.network.monitor import BURST, CarrierLines, Journal, Status, carrier_log, serve
 from drdsgd.training.loop import Progress
-from drdsgd.training.metrics import Accuracy, Metrics
+from drdsgd.training.metrics import Metrics, Spread
 from tests.support.deployments import free_ports, joined_links
 from tests.support.program import wait_for
 from tests.support.refusing import message
@@ -111,7 +111,7 @@ def status(tmp_path: Path) -> Status:
     links.receive(1, b"", lambda: b"", 0)
     links.gone(2)
     metrics = Metrics(
-        10, Accuracy.over([50.0]), Accuracy.over([50.0]), [50.0], 0.1, 1.5, [0.7], 40, 2.0,
+        10, Spread.over([50.0]), Spread.over([50.0]), [50.0], 0.1, 1.5, [0.7], 40, 2.0,
     )  # fmt: skip
     state = State(10, torch.zeros(1, 4), {}, {})
     until = datetime(2030, 1, 1, tzinfo=UTC)

@@ -18,10 +18,10 @@ from drdsgd.report import plots
 from drdsgd.report.plots import COLOURS
 from drdsgd_studies.paper import draw, fair, fig1, fig3, fig4, fig5, table1
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings
-from drdsgd_studies.shared.store import Done, Kept
-from tests.support.made import kept
+from drdsgd_studies.shared.store import Done, RunRecord
+from tests.support.made import run_record
 
-Runs = dict[Experiment, Kept]
+Runs = dict[Experiment, RunRecord]
 
 T = 6
 S = Settings(seeds=(0, 1, 2), rounds=T, quick=True)
@@ -62,7 +62,9 @@ pytestmark = [pytest.mark.xdist_group("draw"), pytest.mark.slow]
 def runs(group: Group, worst: float, lost: Iterable[int] = ()) -> Runs:
     """Devices from `worst` upwards, a point more with every seed; those seeds of `lost` diverged."""
     return {
-        e: kept(e, np.linspace(worst + e.seed, 90, e.devices).tolist(), "diverged" if e.seed in lost else "finished")
+        e: run_record(
+            e, np.linspace(worst + e.seed, 90, e.devices).tolist(), "diverged" if e.seed in lost else "finished"
+        )
         for e in group.experiments
     }
 

@@ -10,8 +10,8 @@ from drdsgd.experiments.config import Experiment
 from drdsgd_studies.paper import fair
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Kept
-from tests.support.made import kept
+from drdsgd_studies.shared.store import RunRecord
+from tests.support.made import run_record
 
 S = Settings(seeds=(0, 1))
 (C,) = PARTS["fig2"].comparisons(S)
@@ -19,21 +19,21 @@ S = Settings(seeds=(0, 1))
 Scores = dict[float, tuple[float, float] | None]
 
 
-def ending(group: Group, worst: float, average: float = 60.0) -> dict[Experiment, Kept]:
+def ending(group: Group, worst: float, average: float = 60.0) -> dict[Experiment, RunRecord]:
     """All runs of a group, one device at `worst`, all together at `average`."""
     return {
-        e: kept(e, [worst, *[(e.devices * average - worst) / (e.devices - 1)] * (e.devices - 1)])
+        e: run_record(e, [worst, *[(e.devices * average - worst) / (e.devices - 1)] * (e.devices - 1)])
         for e in group.experiments
     }
 
 
-def tried(scores: Scores, algorithm: Literal["dsgd", "dr-dsgd"] = "dsgd") -> dict[Experiment, Kept]:
+def tried(scores: Scores, algorithm: Literal["dsgd", "dr-dsgd"] = "dsgd") -> dict[Experiment, RunRecord]:
     """Validation runs with a constant step, by multiple; None for one that diverged."""
-    done: dict[Experiment, Kept] = {}
+    done: dict[Experiment, RunRecord] = {}
     for multiple, score in scores.items():
         group = fair.trial(C, S, algorithm, "constant", multiple)
         if score is None:
-            done |= {e: kept(e, [50.0] * e.devices, "diverged") for e in group.experiments}
+            done |= {e: run_record(e, [50.0] * e.devices, "diverged") for e in group.experiments}
         else:
             done |= ending(group, *score)
     return done
@@ -88,7 +88,7 @@ def test_a_side_waits_for_what_it_depends_on() -> None:
 
 
 def test_without_a_run_of_dr_dsgd_that_finished_there_is_no_matched_step() -> None:
-    done = {e: kept(e, [50.0] * e.devices, "diverged") for e in C.pair(S)["DR-DSGD"].experiments}
+    done = {e: run_record(e, [50.0] * e.devices, "diverged") for e in C.pair(S)["DR-DSGD"].experiments}
     assert fair.matched(C, S, done) is None and fair.MATCHED not in fair.variants(C, S, done)
 
 
@@ -102,7 +102,7 @@ def test_test_data_choose_nothing() -> None:
 
 def test_the_matched_step_is_that_of_dr_dsgd() -> None:
     runs = ending(C.pair(S)["DR-DSGD"], 40.0)
-    done = {e: Kept(**{**run.__dict__, "weight": [0.1, 0.2, 0.3]}) for e, run in runs.items()}
+    done = {e: RunRecord(**{**run.__dict__, "weight": [0.1, 0.2, 0.3]}) for e, run in runs.items()}
     eta = C.pair(S)["DSGD"].example.eta
     assert fair.matched(C, S, done) == pytest.approx(0.2 * eta, rel=0.01)
     assert fair.variants(C, S, done)[fair.MATCHED].ready
@@ -129,5 +129,5 @@ def test_gains_add_up() -> None:
 def test_how_far_apart_seeds_end() -> None:
     dsgd, dr_dsgd = C.pair(S).values()
     assert fair.swing([C], S, {}) is fair.swing([C], S, ending(Group(dsgd.experiments[:1]), 40.0)) is None
-    done = {e: kept(e, [5.0 + 30 * e.seed, *[80.0] * (e.devices - 1)]) for e in dr_dsgd.experiments}
+    done = {e: run_record(e, [5.0 + 30 * e.seed, *[80.0] * (e.devices - 1)]) for e in dr_dsgd.experiments}
     assert fair.swing([C], S, done | ending(dsgd, 40.0)) == (5.0, 35.0)

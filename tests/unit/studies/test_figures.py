@@ -13,8 +13,8 @@ from drdsgd_studies.paper import fig1, fig2, fig3, fig4, fig5, pairs, table1
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared.claims import NOT_RUN, Claim
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Done, Kept
-from tests.support.made import kept
+from drdsgd_studies.shared.store import Done, RunRecord
+from tests.support.made import run_record
 
 S = Settings(seeds=(0, 1, 2))
 QUICK = Settings(seeds=(0, 1, 2), quick=True)
@@ -23,11 +23,11 @@ Ends = Callable[[Experiment], Sequence[float] | None]
 
 def done(groups: Sequence[Group], ends: Ends) -> Done:
     """Runs that end so; None for one that diverged."""
-    runs: dict[Experiment, Kept] = {}
+    runs: dict[Experiment, RunRecord] = {}
     for group in groups:
         for e in group.experiments:
             values = ends(e)
-            runs[e] = kept(e, [50.0] * e.devices, "diverged") if values is None else kept(e, values)
+            runs[e] = run_record(e, [50.0] * e.devices, "diverged") if values is None else run_record(e, values)
     return runs
 
 
@@ -117,8 +117,8 @@ def test_a_difference_at_the_floor_says_so() -> None:
 
 def test_a_run_that_diverges_never_gets_there() -> None:
     e = pairs_of("fig1")[0].example
-    assert pairs.first_round(kept(e, [90.0] * e.devices), "consensus", 50.0) is not None
-    assert pairs.first_round(kept(e, [90.0] * e.devices, "diverged"), "consensus", 50.0) is None
+    assert pairs.first_round(run_record(e, [90.0] * e.devices), "consensus", 50.0) is not None
+    assert pairs.first_round(run_record(e, [90.0] * e.devices, "diverged"), "consensus", 50.0) is None
 
 
 def test_figure_3_wants_a_variance_down_by_half_of_60_percent_and_no_price() -> None:
@@ -192,7 +192,7 @@ def test_table_1_numbers_and_the_closest_reading() -> None:
 
 @pytest.mark.parametrize(("limit", "found"), [(0.15, 0.144), (0.4, 0.289), (1.0, 0.816), (1e-9, None)])
 def test_the_largest_step_is_found_from_either_side(limit: float, found: float | None) -> None:
-    runs: dict[Experiment, Kept] = {}
+    runs: dict[Experiment, RunRecord] = {}
     for _ in range(table1.MOST_STEPS + 2):
         last = table1.steps(S, runs)[-1][1]
         runs |= done([last], lambda e: at(e, 50.0) if e.eta < limit else None) if last.example not in runs else {}

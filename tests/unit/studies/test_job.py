@@ -148,7 +148,7 @@ def test_a_missing_data_set_is_said_with_the_way_to_get_it(tmp_path: Path, monke
         job.check_data([FIRST, group], {})
     job.check_data([FIRST], {})
     # what is on record needs no data, but what may follow from it does
-    known = {e: made.kept(e, [50.0] * e.devices)}
+    known = {e: made.run_record(e, [50.0] * e.devices)}
     job.check_data([FIRST, group], known)
     with pytest.raises(InputError, match="DRDSGD_DATA"):
         job.check_data([Group(group.experiments, ready=False)], known)

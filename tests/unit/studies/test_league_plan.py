@@ -16,9 +16,9 @@ from drdsgd_studies.league.entrants import ENTRANTS, LIMIT, OURS, POOLED, Entran
 from drdsgd_studies.league.plan import Place
 from drdsgd_studies.shared.claims import Finding
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Done, Kept
+from drdsgd_studies.shared.store import Done, RunRecord
 from tests.support.league import ARENA, BY_NAME, S, finished, tuned
-from tests.support.made import kept
+from tests.support.made import run_record
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def test_before_it_is_tuned_an_entrant_has_no_reported_runs() -> None:
     assert all(not group.runs({}) for group in plan.groups(S, {}))
 
 
-def sending(name: str, floats: int, done: Done) -> tuple[Place, dict[str, Place], dict[Experiment, Kept]]:
+def sending(name: str, floats: int, done: Done) -> tuple[Place, dict[str, Place], dict[Experiment, RunRecord]]:
     """An entrant that sends so much per round, beside DSGD, which sends 1000; and all places."""
     here = plan.places(ARENA, done)
     return here[name], here, {**done, **finished(plan.at_equal_rounds(here[name]), 50.0, floats)}
@@ -100,7 +100,7 @@ def test_where_a_run_fails_all_are_run_again_with_shorter_steps() -> None:
     known = {point["eta"]: score for point, score in plan.place(ARENA, BY_NAME["DSGD"], done).found.tried}
     for times in range(1, 6):
         group = plan.at_equal_rounds(plan.place(ARENA, BY_NAME["DSGD"], done))
-        first, second = (kept(e, [80.0] * e.devices) for e in group.experiments)
+        first, second = (run_record(e, [80.0] * e.devices) for e in group.experiments)
         # one whose units are all dead ends a little below where it began
         dead = [*second.train_loss[:-1], 0.95 * second.train_loss[0]]
         fails = replace(second, status="diverged") if times % 2 else replace(second, train_loss=dead)
@@ -128,15 +128,15 @@ def test_with_other_rounds_a_shorter_step_is_taken_too_where_a_run_fails() -> No
         tried = plan.reported(one, here, known)
         assert len(tried) == n + 1
         assert tried[-1].example.eta == pytest.approx(first.trials[0].example.eta / 2**n, rel=0.02)
-        known |= {e: replace(kept(e, [80.0] * e.devices), status="diverged") for e in tried[-1].experiments}
+        known |= {e: replace(run_record(e, [80.0] * e.devices), status="diverged") for e in tried[-1].experiments}
 
 
 def test_a_trial_that_learns_nothing_is_not_chosen_and_leads_to_shorter_steps() -> None:
-    entrant, known = BY_NAME["DSGD"], dict[Experiment, Kept]()
+    entrant, known = BY_NAME["DSGD"], dict[Experiment, RunRecord]()
     for _ in range(2):  # whatever accuracy it has by luck
         for point in plan.place(ARENA, entrant, known).found.wanted:
             for e in plan.trial(ARENA, entrant, point).experiments:
-                run = kept(e, [80.0] * e.devices)
+                run = run_record(e, [80.0] * e.devices)
                 known[e] = replace(run, train_loss=[*run.train_loss[:-1], 0.95 * run.train_loss[0]])
     found = plan.place(ARENA, entrant, known).found
     assert found.best is None and len(found.tried) == 5
@@ -149,7 +149,7 @@ def test_where_every_trial_diverges_the_shortest_step_is_run() -> None:
     first = plan.at_equal_floats(one, here, known)
     assert first is not None
     for group in first.trials:
-        known |= {e: replace(kept(e, [80.0] * e.devices), status="diverged") for e in group.experiments}
+        known |= {e: replace(run_record(e, [80.0] * e.devices), status="diverged") for e in group.experiments}
     (only,) = plan.reported(one, here, known)
     assert only.ready and only.example.eta == min(group.example.eta for group in first.trials)
 
@@ -159,7 +159,7 @@ def test_a_variant_is_ours_with_one_thing_in_another_way_and_a_step_of_its_own(n
     one = plan.place(ARENA, BY_NAME[OURS], tuned([OURS], {}))
     usual, variant = plan.at_equal_rounds(one).example, plan.variants(one, {})[name]
     assert not variant.reported.ready
-    done: dict[Experiment, Kept] = {}
+    done: dict[Experiment, RunRecord] = {}
     for group, worst in zip(variant.trials, (10.0, 30.0, 20.0), strict=True):
         assert all(e.validation is not None and e.seed not in S.seeds for e in group.experiments)
         done |= finished(group, worst)
@@ -212,8 +212,8 @@ def test_goals_that_are_reached_and_that_are_not() -> None:
     everybody = [one.name for one in ENTRANTS if one.kind in ("without a server", "ours", "pooled")]
     chosen = tuned(everybody, {})
 
-    def ending(worst: dict[str, float]) -> dict[Experiment, Kept]:
-        runs: dict[Experiment, Kept] = {}
+    def ending(worst: dict[str, float]) -> dict[Experiment, RunRecord]:
+        runs: dict[Experiment, RunRecord] = {}
         for name in everybody:
             runs |= finished(plan.at_equal_rounds(plan.place(ARENA, BY_NAME[name], chosen)), worst[name])
         return {**chosen, **runs}
@@ -237,14 +237,14 @@ def test_random_labels_are_judged_by_the_other_devices() -> None:
     one = plan.place(ARENA, BY_NAME[OURS], done)
     hard = plan.hardships(one)
     usual = plan.at_equal_rounds(one)
-    done |= {e: kept(e, [80.0, 70.0, *[80.0] * 23]) for e in usual.experiments}
-    done |= {e: kept(e, [80.0, 60.0, *[80.0] * 23]) for e in hard[plan.FAILING].usual.experiments}
-    done |= {e: kept(e, [0.0, 70.0, *[79.0] * 23]) for e in hard[plan.LABELS].group.experiments}
-    done |= {e: kept(e, [0.0, 20.0, *[60.0] * 23]) for e in hard[plan.UNCAPPED].group.experiments}
-    done |= {e: kept(e, [80.0, 75.0, *[80.0] * 23]) for e in hard[plan.TWICE].usual.experiments}
-    done |= {e: kept(e, [80.0, 72.0, *[80.0] * 23]) for e in hard[plan.TWICE].group.experiments}
+    done |= {e: run_record(e, [80.0, 70.0, *[80.0] * 23]) for e in usual.experiments}
+    done |= {e: run_record(e, [80.0, 60.0, *[80.0] * 23]) for e in hard[plan.FAILING].usual.experiments}
+    done |= {e: run_record(e, [0.0, 70.0, *[79.0] * 23]) for e in hard[plan.LABELS].group.experiments}
+    done |= {e: run_record(e, [0.0, 20.0, *[60.0] * 23]) for e in hard[plan.UNCAPPED].group.experiments}
+    done |= {e: run_record(e, [80.0, 75.0, *[80.0] * 23]) for e in hard[plan.TWICE].usual.experiments}
+    done |= {e: run_record(e, [80.0, 72.0, *[80.0] * 23]) for e in hard[plan.TWICE].group.experiments}
     for worst, verdict in ((55.0, "does not hold"), (59.0, "holds")):  # of 60, those not compressed, not 70
-        done |= {e: kept(e, [80.0, worst, *[80.0] * 23]) for e in hard[plan.FAILING].group.experiments}
+        done |= {e: run_record(e, [80.0, worst, *[80.0] * 23]) for e in hard[plan.FAILING].group.experiments}
         *_, failing, labels, _, _ = goals.goals(S, done)
         assert failing.findings["messages not compressed"].verdict == verdict
         assert failing.findings["not compressed, averaged twice per round"].verdict == "does not hold"  # of 75
@@ -265,11 +265,11 @@ def test_rounds_to_fifty_percent(ours: int | None, dsgd: int | None, verdict: st
     """A run that never gets there counts with all of its rounds."""
     done = tuned([OURS], {})
 
-    def reaching(group: Group, at: int | None) -> dict[Experiment, Kept]:
+    def reaching(group: Group, at: int | None) -> dict[Experiment, RunRecord]:
         """Runs that are at 60 % from that evaluation on."""
         runs = {}
         for e in group.experiments:
-            run = kept(e, [60.0] * e.devices)
+            run = run_record(e, [60.0] * e.devices)
             worst = [0.0 if at is None or n < at else 60.0 for n in range(len(run.rounds))]
             run.curves["consensus"]["worst"] = worst
             runs[e] = run

@@ -14,30 +14,30 @@ from drdsgd.report.content import content
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared import reports
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Kept
-from tests.support.made import experiment, kept
+from drdsgd_studies.shared.store import RunRecord
+from tests.support.made import experiment, run_record
 
 S = Settings(seeds=(0, 1, 2))
 ENDS = {"DSGD": [40.0, 80.0, 90.0], "DR-DSGD": [55.0, 80.0, 88.0]}
 
 
-def runs(ends: dict[str, list[float]], **fields: object) -> dict[str, list[Kept]]:
+def runs(ends: dict[str, list[float]], **fields: object) -> dict[str, list[RunRecord]]:
     """Three seeds of each."""
     return {
         label: [
-            kept(experiment(algorithm=label.lower(), devices=3, seed=k, **fields), [end + k for end in of])
+            run_record(experiment(algorithm=label.lower(), devices=3, seed=k, **fields), [end + k for end in of])
             for k in S.seeds
         ]
         for label, of in ends.items()
     }
 
 
-def group(some: list[Kept]) -> Group:
+def group(some: list[RunRecord]) -> Group:
     return Group(tuple(run.experiment for run in some))
 
 
 def test_a_record_says_what_was_kept() -> None:
-    for run in (runs(ENDS)["DSGD"][1], kept(experiment(devices=3), ENDS["DSGD"], "diverged")):
+    for run in (runs(ENDS)["DSGD"][1], run_record(experiment(devices=3), ENDS["DSGD"], "diverged")):
         found = reports.record(run)
         assert (found.experiment, found.status, found.message) == (run.experiment, run.status, run.message)
         assert [m.round for m in found.metrics] == run.rounds
@@ -51,7 +51,7 @@ def test_a_record_says_what_was_kept() -> None:
 
 
 def test_a_run_that_diverged_at_once_has_a_record() -> None:
-    run = kept(experiment(devices=3), ENDS["DSGD"], "diverged")
+    run = run_record(experiment(devices=3), ENDS["DSGD"], "diverged")
     first = replace(
         run, rounds=[0], floats_sent=0, train_loss=[1.0], consensus_distance=[0.0],
         curves={kind: {m: [50.0] for m in summary.MEASURES} for kind in summary.KINDS},
@@ -68,7 +68,7 @@ def test_what_records_do_not_hold_is_left_out_and_said(tmp_path: Path) -> None:
     assert re.findall(r'<figure id="([^"]+)"', text) == [
         "curve-average", "curve-worst", "curve-worst10", "curve-stdev", "spread", "apart",
     ]  # fmt: skip
-    assert text.count("Kept of these runs are small records") == 2  # in words, and in the script's data
+    assert text.count("These are small records") == 2  # in words, and in the script's data
     assert "DR-DSGD serves the worst-off device better than DSGD" in text
     assert f"<code>../runs/{some['DSGD'][0].name}.json</code>" in text
 

@@ -16,7 +16,7 @@ from drdsgd.experiments.config import Experiment, load
 from drdsgd.experiments.run import run
 from drdsgd.report.summary import KINDS, MEASURES
 from drdsgd.versions import versions
-from drdsgd_studies.shared.store import Store, diverged, ends, kept, name_of
+from drdsgd_studies.shared.store import Store, diverged, ends, name_of, run_record
 from tests.support import made
 from tests.support.program import small
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_record_says_what_the_folder_says(folder: Path) -> None:
     record = records.read(folder)
-    small_one = kept(record)
+    small_one = run_record(record)
     assert small_one.experiment == E and small_one.name == name_of(E)
     assert small_one.rounds == [0, 2, 4, 6] and small_one.status == "finished"
     for kind in KINDS:
@@ -45,7 +45,7 @@ def test_a_record_says_what_the_folder_says(folder: Path) -> None:
 
 
 def test_it_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
-    run = kept(records.read(folder))
+    run = run_record(records.read(folder))
     Store(tmp_path).keep(run)
     again = Store(tmp_path)
     assert again.runs == {E: run}
@@ -55,7 +55,7 @@ def test_it_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_config_of_before_an_option_was_there_has_its_default(folder: Path, tmp_path: Path) -> None:
-    run = kept(records.read(folder))
+    run = run_record(records.read(folder))
     config = {name: value for name, value in run.config.items() if name != "weights"}
     old = replace(run, config=config, name=name_of(E, config))
     assert old.name != run.name  # its checksum is that of its time
@@ -65,7 +65,7 @@ def test_a_config_of_before_an_option_was_there_has_its_default(folder: Path, tm
 
 @pytest.mark.parametrize(("name", "version", "fits"), [("torch", "1.0", False), ("python", None, True)])
 def test_other_versions_are_not_taken(folder: Path, tmp_path: Path, name: str, version: str | None, fits: bool) -> None:
-    run = kept(records.read(folder))
+    run = run_record(records.read(folder))
     patch = versions()["python"].rpartition(".")[0] + ".99"  # a patch of Python changes no numbers
     Store(tmp_path).keep(type(run)(**{**run.__dict__, "versions": {**run.versions, name: version or patch}}))
     store = Store(tmp_path)
@@ -123,7 +123,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.mark.parametrize("wrong", CHANGES)
 def test_a_record_that_contradicts_itself_is_refused(folder: Path, tmp_path: Path, wrong: str) -> None:
-    run = kept(records.read(folder))
+    run = run_record(records.read(folder))
     Store(tmp_path).keep(run)
     path = Store(tmp_path).path(run)
     values = json.loads(path.read_text())
@@ -133,21 +133,21 @@ def test_a_record_that_contradicts_itself_is_refused(folder: Path, tmp_path: Pat
 
 
 def test_a_record_under_another_name_is_refused(folder: Path, tmp_path: Path) -> None:
-    run = kept(records.read(folder))
+    run = run_record(records.read(folder))
     Store(tmp_path).keep(run)
     Store(tmp_path).path(run).rename(tmp_path / "mine.json")
     assert refusal(tmp_path) == f"its name is {run.name}"
 
 
 def test_a_half_written_file_is_not_seen(folder: Path, tmp_path: Path) -> None:
-    Store(tmp_path).keep(kept(records.read(folder)))
+    Store(tmp_path).keep(run_record(records.read(folder)))
     (tmp_path / ".x.json.k3j2").write_text('{"name": "half')
     assert list(Store(tmp_path).runs) == [E]
 
 
 def test_what_is_taken_from_elsewhere_is_gathered(folder: Path, tmp_path: Path) -> None:
     elsewhere, here = tmp_path / "elsewhere", tmp_path / "here"
-    Store(elsewhere).keep(kept(records.read(folder)))
+    Store(elsewhere).keep(run_record(records.read(folder)))
     store = Store(here, elsewhere)
     assert [run.experiment for run in store.gather([E, E, small(seed=9)])] == [E]
     assert E in Store(here).runs
@@ -165,6 +165,6 @@ def test_names_differ_where_experiments_do() -> None:
 
 
 def test_ends_leave_out_what_diverged() -> None:
-    one = made.kept(made.experiment(seed=1), [50.0] * 5)
-    other = made.kept(made.experiment(seed=2), [9.0] * 5, "diverged")
+    one = made.run_record(made.experiment(seed=1), [50.0] * 5)
+    other = made.run_record(made.experiment(seed=2), [9.0] * 5, "diverged")
     assert ends([one, other], "consensus", "average") == {1: 50.0} and diverged([one, other]) == 1

@@ -13,17 +13,17 @@ from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared.claims import NOT_RUN, Claim, Finding
 from drdsgd_studies.shared.pages import Table
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Kept
-from tests.support.made import kept
+from drdsgd_studies.shared.store import RunRecord
+from tests.support.made import run_record
 
 S = Settings(seeds=(0, 1, 2), rounds=6)
 (C,) = PARTS["fig2"].comparisons(S)
-Runs = dict[Experiment, Kept]
+Runs = dict[Experiment, RunRecord]
 
 
 def runs(group: Group, worst: float, lost: Iterable[int] = ()) -> Runs:
     return {
-        e: kept(e, [worst, *[80.0] * (e.devices - 1)], "diverged" if e.seed in lost else "finished")
+        e: run_record(e, [worst, *[80.0] * (e.devices - 1)], "diverged" if e.seed in lost else "finished")
         for e in group.experiments
     }
 

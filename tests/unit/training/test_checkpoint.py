@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from drdsgd.core.round import State
-from drdsgd.engines.local import Alone
+from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import InputError
 from drdsgd.training import checkpoint
 from drdsgd.training.loop import Progress
@@ -26,11 +26,11 @@ def progress(dtype: torch.dtype = torch.float32) -> Progress:
 
 
 def save(path: Path, progress: Progress) -> None:
-    checkpoint.save(path.parent, progress, Alone(len(progress.state.theta)))
+    checkpoint.save(path.parent, progress, SingleProcess(len(progress.state.theta)))
 
 
 def load(path: Path, K: int = 2) -> Progress:
-    found = checkpoint.load(path.parent, Alone(K))
+    found = checkpoint.load(path.parent, SingleProcess(K))
     assert found is not None
     return found
 

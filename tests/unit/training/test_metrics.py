@@ -16,9 +16,9 @@ from drdsgd import data
 from drdsgd.core.flat import Flat
 from drdsgd.errors import InputError
 from drdsgd.training.metrics import (
-    Accuracy,
     Metric,
     Metrics,
+    Spread,
     absolute_error,
     accuracy,
     column_sums,
@@ -31,14 +31,14 @@ from drdsgd.training.metrics import (
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
 def test_of_an_error_the_highest_is_the_worst(values: list[float]) -> None:
-    error, score = Accuracy.over(values, higher_is_better=False), Accuracy.over([-v for v in values])
+    error, score = Spread.over(values, higher_is_better=False), Spread.over([-v for v in values])
     assert error.worst == -score.worst == max(values)
     assert error.worst10 == pytest.approx(-score.worst10) and error.stdev == pytest.approx(score.stdev)
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40))
 def test_the_summary_over_devices(values: list[float]) -> None:
-    a, lowest = Accuracy.over(values), sorted(values)
+    a, lowest = Spread.over(values), sorted(values)
     assert a.average == pytest.approx(sum(values) / len(values))
     assert a.worst == lowest[0]
     assert a.worst10 == pytest.approx(np.mean(lowest[: math.ceil(len(values) / 10)]))
@@ -133,7 +133,7 @@ def test_many_devices_are_evaluated_in_blocks() -> None:
     samples = data.Samples(torch.ones(K, 1), labels, torch.ones(K, dtype=torch.int64))
     devices = data.Devices(samples, samples, 2, torch.tensor(1.0), torch.tensor(0.0))
     scores = evaluate(flat, theta, theta.mean(dim=0), devices, devices.test_features(theta.dtype), "batched")
-    local = Accuracy.over(scores.local.tolist())
+    local = Spread.over(scores.local.tolist())
     assert local.worst == 0 and local.per_device.index(0.0) == 7 and local.average == pytest.approx(100 * 199 / 200)
 
 
@@ -154,6 +154,6 @@ def test_standard_error() -> None:
 
 
 def test_metrics_survive_json() -> None:
-    a = Accuracy.over([50.0, 75.0])
+    a = Spread.over([50.0, 75.0])
     metrics = Metrics(3, a, a, [60.0, None], 0.5, 1.5, [1.0, 2.0], 10, 0.1)
     assert Metrics.from_json(json.loads(json.dumps(metrics.to_json()))) == metrics
