@@ -1,7 +1,7 @@
-"""The loop that one would write by hand, in ordinary PyTorch: what the benchmarks compare with.
+"""The loop that one would write by hand in ordinary PyTorch, with which the benchmarks compare.
 
 A list of K modules, each with its `DataLoader` and its `SGD`, and averaging of `state_dict`s over neighbours. It
-is not made slow: features are floats beforehand, and nothing is kept or written.
+is not slowed down on purpose: features are floats beforehand, and nothing is kept or written.
 """
 
 from __future__ import annotations

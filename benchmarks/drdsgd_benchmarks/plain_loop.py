@@ -1,6 +1,6 @@
 """How fast is `drdsgd train` next to the loop that one would write by hand, and do both give the same numbers?
 
-`drdsgd bench` times single rounds; this times whole runs, and compares what comes out of them. The hand-written loop
+`drdsgd bench` times single rounds; this times whole runs and compares their results. The hand-written loop
 (`drdsgd_benchmarks.plain`) shares only the problem with the package: graph, data of every device, initial model. With
 `--batches same` its loaders yield the very samples that drdsgd draws, so models and accuracies must agree up to
 rounding; with `--batches shuffled` they shuffle, as most people would write it.
@@ -8,12 +8,12 @@ rounding; with `--batches shuffled` they shuffle, as most people would write it.
     python -m drdsgd_benchmarks.plain_loop                          Fashion-MNIST, K=25, T=300, mu=5
     python -m drdsgd_benchmarks.plain_loop --batches shuffled --json OUT.json
 
-Timed: the wall time of all rounds with an evaluation every 10 of them and at the end. The clock starts after the
-evaluation of round 0, so reading the data is not in it, and stops when the result is there. The plain loop trains
-and scores; drdsgd does all that `drdsgd train` does (`runs.run`: also losses, per-class accuracy, records on disk,
-checkpoints). "whole" adds what comes before: reading and dealing the data, graph, initial model, round 0.
+The time is the wall time of all rounds, with an evaluation every 10 rounds and at the end. The clock starts after the
+evaluation of round 0, so it does not include reading the data. The plain loop trains and scores; drdsgd does all that
+`drdsgd train` does (also losses, per-class accuracy, records on disk, checkpoints). "whole" adds what comes before:
+reading and dealing the data, graph, initial model, round 0.
 
-The plain loop is not made slow: features are scaled to floats beforehand, batches are drawn beforehand, each test
+The plain loop is not slowed down on purpose: features are scaled to floats and batches are drawn beforehand, each test
 set is one forward pass, and no losses, records or checkpoints are kept.
 """
 
@@ -213,7 +213,7 @@ def main(
     draws: Annotated[Draws, typer.Option("--batches", help="drdsgd's own, or an ordinary shuffle")] = "same",
     out: Annotated[Path | None, typer.Option("--json", help="write all numbers to this file")] = None,
 ) -> None:
-    """Time `drdsgd train` against the same training in plain PyTorch, in turns, and compare what comes out."""
+    """Time `drdsgd train` against the same training in plain PyTorch, in turns, and compare the results."""
     experiments = [
         Experiment(
             algorithm=algorithm, dataset=dataset, devices=devices, rounds=rounds, dtype=dtype, threads=count,

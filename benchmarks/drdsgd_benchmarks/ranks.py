@@ -3,9 +3,9 @@
     python -m drdsgd_benchmarks.ranks                                  Fashion-MNIST, MLP, K=100, Erdos-Renyi p=0.3
     python -m drdsgd_benchmarks.ranks --graph torus --ranks 1,2,4
 
-Pairs of runs, one after the other and every second pair in the other order, as the machine may have other things to
-do. Timed are the rounds (`seconds` in metrics.jsonl), with all that they exchange, without evaluations. Beside it: what
-ranks sent each other per round, and which part of the time they were busy with that.
+Runs come in pairs, and every second pair runs in the opposite order, because the machine may be busy with other work.
+The time is that of the rounds (`seconds` in metrics.jsonl), with exchanges and without evaluations. Beside it stand
+the bytes that ranks sent each other per round, and the share of time that the exchange took.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typer
 
 
 def once(ranks: int, arguments: list[str]) -> dict[str, Any]:
-    """The last evaluation of a run on so many ranks."""
+    """The last evaluation of a run on this number of ranks."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [
@@ -71,7 +71,7 @@ def main(
 def summary(
     few: list[dict[str, Any]], many: list[dict[str, Any]], a: int, b: int, graph: str, rounds: int
 ) -> dict[str, Any]:
-    """What came out of pairs of runs on `a` and on `b` ranks."""
+    """The comparison of pairs of runs on `a` and on `b` ranks."""
     ratios = [one["seconds"] / other["seconds"] for one, other in zip(few, many, strict=True)]
     return {
         "graph": graph, "few": a, "many": b, "ratios": ratios,

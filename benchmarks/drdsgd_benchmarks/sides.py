@@ -1,7 +1,7 @@
-"""What is timed: each side of a comparison is a process of its own, with its own threads, that works when asked.
+"""The sides of a comparison: each is a process of its own, with its own threads, that works when asked.
 
 A side is a function that prepares and returns a `step`. The process says `ready`, then for every number it reads
-takes so many steps and answers with their seconds.
+takes that number of steps and answers with their seconds.
 
     python -m drdsgd_benchmarks.sides NAME '{"threads": 2, ...}'
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CASES", "Case", "Result", "Turns", "costs", "run", "table", "write"]
 
-# a turn lasts about so long, so that a slow side is not timed much longer than a fast one
+# about how long a turn lasts, so that a slow side is not timed much longer than a fast one
 TURN_SECONDS = 0.4
 MLP: dict[str, Any] = {"kind": "mlp", "K": 25, "B": 87}
 CNN: dict[str, Any] = {"kind": "cnn", "K": 10, "B": 55}
@@ -114,7 +114,7 @@ class Side:
         line = self._process.stdout.readline()
         if not line:
             status = self._process.wait()
-            raise Died(f"a side of the benchmark ended with status {status}; what it said stands above")
+            raise Died(f"a side of the benchmark ended with status {status}; its own message stands above")
         return json.loads(line)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Turns:
-    """The seconds of every side, turn by turn, and the memory each needed at most."""
+    """The seconds of every side, turn by turn, and its peak memory."""
 
     seconds: dict[str, list[float]]
     peak_bytes: dict[str, float]
@@ -266,7 +266,7 @@ def _a_busy_core() -> Iterator[None]:
 
 
 def scale(cores: int, repeats: int, tick: Tick) -> list[Result]:
-    """What a device costs when there are many (MLP, B=32, random graph with 6 neighbours each), and their memory.
+    """The cost of a device among many (MLP, B=32, random graph with 6 neighbours each), and the memory.
 
     The data are not counted as memory.
     """
@@ -298,7 +298,7 @@ def scale(cores: int, repeats: int, tick: Tick) -> list[Result]:
 
 
 def _fits(size: float) -> bool:
-    """Whether so many bytes can be had; where the system does not say, they can."""
+    """Whether this number of bytes is available; True where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -308,7 +308,7 @@ def _fits(size: float) -> bool:
 
 
 def evaluation(cores: int, repeats: int, tick: Tick) -> list[Result]:
-    """What an evaluation of all 25 devices costs next to a round: both kinds of model, 10,000 images among them."""
+    """The cost of evaluating all 25 devices, relative to a round: both kinds of model, 10,000 images in all."""
     settings = {"threads": cores, "test": 10_000, **MLP}
     turns = in_turns(
         {"round": ("ours", settings), "round and evaluation": ("ours", {"eval_every": 1, **settings})}, repeats, tick
@@ -339,7 +339,7 @@ def study(cores: int, repeats: int, tick: Tick) -> list[Result]:
     seconds: dict[str, list[float]] = {"1 thread": [], f"{cores} threads": []}
     for turn in range(repeats):
         for name, threads in zip(seconds, (1, cores), strict=True):
-            if turn % 4:  # each takes long: a quarter of the turns must do
+            if turn % 4:  # each takes long: a quarter of the turns is enough
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 command = [
@@ -370,7 +370,7 @@ CASES: dict[str, Case] = {
 def run(
     names: Sequence[str], repeats: int, tick: Callable[[float, str], None] = lambda done, name: None
 ) -> Iterator[list[Result]]:
-    """Run some cases on all cores, one by one; `tick` hears how many are done, in parts of a case, and which is on."""
+    """Run cases on all cores, one by one; `tick` gets the number of cases done, in fractions, and the current case."""
     for number, name in enumerate(names):
         tick(number, name)
         yield CASES[name](default_threads(), repeats, _counted(tick, number, repeats, name))
@@ -388,7 +388,7 @@ def costs(results: Sequence[Result]) -> dict[int, list[float]]:
 
 
 def write(results: Sequence[Result], path: Path) -> None:
-    """All numbers as JSON, with what they were measured on."""
+    """All numbers as JSON, with the machine they were measured on."""
     import torch
 
     machine = {
@@ -402,7 +402,7 @@ def write(results: Sequence[Result], path: Path) -> None:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """What came out, for a terminal."""
+    """The results, for a terminal."""
     from rich.table import Table
 
     lines = Table("what", "against", "median", "low to high", "target", "", box=None, pad_edge=False)

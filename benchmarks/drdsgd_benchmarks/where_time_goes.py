@@ -2,10 +2,9 @@
 
     python -m drdsgd_benchmarks.where_time_goes
 
-First the products of the MLP's round (K=25, B=87), next to one large product, in GFLOPS: what the library reaches on
-these shapes; and mixing of 1,000 models with 6 neighbours each, as the engine does it and by a CSR tensor. Then the
-operations that take most time in an MLP round, an evaluation of 10,000 images and a CNN round, as the profiler of torch
-sees them (which itself takes some time).
+First come the products of the MLP's round (K=25, B=87) next to one large product, in GFLOPS, and mixing of 1,000 models
+with 6 neighbours each, as the engine does it and by a CSR tensor. Then come the operations that take most time in an
+MLP round, an evaluation of 10,000 images and a CNN round, as torch's profiler sees them (profiling takes time, too).
 """
 
 from __future__ import annotations
