@@ -20,6 +20,7 @@ from torch.func import vmap
 
 from drdsgd.core.flat import Flat
 from drdsgd.errors import InputError, one_line
+from drdsgd.random import one_generator
 
 __all__ = [
     "Backward",
@@ -127,7 +128,7 @@ def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
     return "batched" if _works(attempt) else "loop"
 
 
-@torch.random.fork_rng(devices=[])  # as in `Flat.check`
+@one_generator()
 def choose_features(flat: Flat, x: Tensor) -> torch.dtype:
     """The dtype in which this model takes whole numbers x [m, ...]: their own (words for an embedding), else its own.
 
@@ -141,7 +142,7 @@ def choose_features(flat: Flat, x: Tensor) -> torch.dtype:
     return x.dtype if works else flat.dtype
 
 
-@torch.random.fork_rng(devices=[])
+@one_generator()
 def check_numbers(flat: Flat, x: Tensor) -> None:
     """Refuse whole numbers x [m, ...] that a model which takes such has no place for.
 
