@@ -190,7 +190,10 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
         ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
         ({"optimizer": "choco", "compression": "top"}, "--compression top: write top:0.1, random:0.1 or quantize:4"),
-        ({"optimizer": "choco", "compression": "top:2"}, "--compression top:2: a message has a part of the entries"),
+        (
+            {"optimizer": "choco", "compression": "top:2"},
+            "--compression top:2: the part of the entries to send must be",
+        ),
         ({"optimizer": "choco", "compression": "quantize:3"}, "--compression quantize:3: a message has 2, 4 or 8 bits"),
         ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
         ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
