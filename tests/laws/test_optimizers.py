@@ -360,7 +360,7 @@ def test_a_w_that_changes_is_refused_by_whom_it_does_not_fit(name: str) -> None:
         optimizer.check(changing(N))
         return
     method = name.replace(" ", "-") if row.exact else "compression"
-    with pytest.raises(InputError, match=rf"^{method} needs the same W in every round: what it keeps of the last"):
+    with pytest.raises(InputError, match=rf"^{method} needs the same W in every round, because its state"):
         optimizer.check(changing(N))
 
 

@@ -10,8 +10,9 @@ message travels along an edge. `Mixing` is a function of the round t; a constant
     one_peer_exponential    device i averages with i + 2^(t mod log2 K); not symmetric
     push_sum                P_ij = 1 / (1 + outdegree_j), for directed graphs; only its columns sum to one
 
-`link_failures`, `dropouts`, `local_steps` and `repeated` change any of them, in any order. Every draw is a pure function
-of (seed, t), made by a counter (`drdsgd.random`): there is no state, engines agree, and a resumed run continues exactly.
+`link_failures`, `dropouts`, `local_steps` and `repeated` change any of them, in any order. Every draw is a pure
+function of (seed, t), made by a counter (`drdsgd.random`): there is no state, engines agree, and a resumed run
+continues exactly.
 
 `spectrum` computes how fast they average (rho, Assumption 5).
 """
@@ -312,7 +313,7 @@ def repeated(mixing: Mixing, n: int) -> Mixing:
 
 
 def matcha(graph: nx.Graph, budget: float, seed: int = 0) -> Mixing:
-    """MATCHA: each round uses on average the share `budget` of the graph's matchings, and prefers those that connect it.
+    """MATCHA: a round uses the share `budget` of the graph's matchings, and more often those that connect the network.
 
         W_t = I - alpha sum_m b_m L_m,   b_m = 1 with probability p_m,   sum_m p_m = budget M
 

@@ -76,7 +76,7 @@ def test_what_else_is_refused() -> None:
             with pytest.raises(InputError, match=r"end must be in \[0, 1\]"):
                 make(0.1, 5, end)
     for part in (0.0, 1.0, math.nan):
-        with pytest.raises(InputError, match="part must be in .* rounds in which the value rises"):
+        with pytest.raises(InputError, match=r"part must be in .* rounds in which the value rises"):
             warmup(0.1, 5, part)
     with pytest.raises(InputError, match="top must be a positive number"):
         warmup(0.0, 5)
