@@ -432,7 +432,7 @@ def _normalized(log_h: LogH) -> Objective:
     S / (0.36 mu) rounds. That is also a brake: with an m that forgot a peak sooner, or never rose so far, runs with
     long steps diverged that otherwise recover. `capped` weights limit how far one device can raise m.
 
-    A device without neighbours in a round keeps its estimate; an estimate from its own losses would give it weight K p_i.
+    A device without neighbours in a round keeps its estimate: its own losses alone would give it weight K p_i.
     """
     return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 

@@ -1,4 +1,4 @@
-"""Modules are rows of theta, without loss; and models that can't be are refused."""
+"""Modules and rows of theta convert without loss; models that cannot be trained so are refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_outputs_must_be_scores(output: Callable[[Tensor], object], says: str) -
 
 
 class Coin(nn.Linear):
-    """Turns the sign of its whole batch, or not, by one draw; with `idle` the draw has no effect."""
+    """Flips the sign of its whole batch by one coin; with `idle` the coin has no effect."""
 
     idle = False
 
@@ -85,7 +85,7 @@ class Coin(nn.Linear):
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("idle", [False, True])
-def test_a_model_is_random_if_it_draws_whatever_it_draws(idle: bool, seed: int) -> None:
+def test_a_model_that_draws_is_refused_whatever_it_draws(idle: bool, seed: int) -> None:
     torch.manual_seed(seed)
     model, x = Coin(2, 3), torch.randn(4, 2)
     model.idle = idle
@@ -93,7 +93,7 @@ def test_a_model_is_random_if_it_draws_whatever_it_draws(idle: bool, seed: int) 
         Flat(model).check(x)
 
 
-def test_a_model_may_be_random_by_another_generator_than_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_from_other_generators_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Numpy(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + np.random.default_rng().random()
@@ -102,7 +102,7 @@ def test_a_model_may_be_random_by_another_generator_than_the_cpus(monkeypatch: p
         Flat(Numpy(2, 3)).check(torch.randn(4, 2))
     flat, draws = Flat(nn.Linear(2, 3)), itertools.count()
     flat.check(torch.randn(4, 2))
-    flat.device = torch.device("cuda")  # there need not be one
+    flat.device = torch.device("cuda")  # no GPU is needed
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([next(draws)], dtype=torch.uint8))
     with pytest.raises(InputError, match="is random"):
         flat.check(torch.randn(4, 2))

@@ -1,4 +1,4 @@
-"""Schedules start where they should, end where they say, and never rise."""
+"""Schedules start and end at the given values, and never rise in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from drdsgd.core.schedules import Schedule, cosine, exponential, linear, schedule_of, warmup
 from drdsgd.errors import InputError
 
-# start, T and where it ends -> a schedule
+# start, T and end -> a schedule
 SCHEDULES: dict[str, Callable[[float, int, float], Schedule]] = {
     "linear": linear,
     "cosine": cosine,
