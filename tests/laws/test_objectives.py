@@ -332,16 +332,16 @@ def test_eq_6_equals_eq_7_at_the_maximising_lambda(loss: Tensor, mu: float, seed
     f, K = loss.numpy(), len(loss)
     p = rng.dirichlet(np.full(K, 5.0))
 
-    def eq4(lam: np.ndarray) -> float:
+    def eq6(lam: np.ndarray) -> float:
         positive = lam > 0
         return float(lam @ f - mu * (lam[positive] * np.log(lam[positive] / p[positive])).sum())
 
-    eq5 = mu * (np.log(p) + f / mu).max() + mu * np.log(np.exp(np.log(p) + f / mu - (np.log(p) + f / mu).max()).sum())
+    eq7 = mu * (np.log(p) + f / mu).max() + mu * np.log(np.exp(np.log(p) + f / mu - (np.log(p) + f / mu).max()).sum())
     weight = weights(kl_dro(mu), loss, share=torch.as_tensor(K * p))
     best = (weight / weight.sum()).numpy()
-    assert eq4(best) == pytest.approx(eq5, rel=1e-9, abs=1e-9)
+    assert eq6(best) == pytest.approx(eq7, rel=1e-9, abs=1e-9)
     for lam in rng.dirichlet(np.ones(K), size=20):
-        assert eq4(lam) <= eq5 + 1e-9
+        assert eq6(lam) <= eq7 + 1e-9
 
 
 def test_a_weight_overflows_only_where_it_is_itself_too_large() -> None:

@@ -117,6 +117,10 @@ class Exchange:
     check: Callable[[Mixing], None] = balanced
     keeps: str = ""
 
+    def combine(self, theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        """`GossipOptimizer.combine` of an optimizer that averages models and does nothing else."""
+        return self.average(theta, state, mix), state
+
 
 def as_they_are() -> Exchange:
     """`theta <- W theta`.
@@ -167,13 +171,11 @@ def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptim
     drdsgd.errors.InputError: eta must be a positive number: -1; the paper uses sqrt(K / T)
     """
     schedule, exchange = _steps(eta), exchange or as_they_are()
-    return GossipOptimizer(
-        init=exchange.init,
-        local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
-        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
-        check=exchange.check,
-        keeps=exchange.keeps,
-    )
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        gradient.add_to(theta, -schedule(t))
+
+    return GossipOptimizer(exchange.init, local, exchange.combine, exchange.check, exchange.keeps)
 
 
 def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None) -> GossipOptimizer:
@@ -191,13 +193,10 @@ def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None
         gradient.add_to(m, 1.0)
         theta.sub_(m, alpha=schedule(t))
 
-    return GossipOptimizer(
-        init=lambda theta: {"momentum": torch.zeros_like(theta), **exchange.init(theta)},
-        local=local,
-        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
-        check=exchange.check,
-        keeps=exchange.keeps,
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"momentum": torch.zeros_like(theta), **exchange.init(theta)}
+
+    return GossipOptimizer(init, local, exchange.combine, exchange.check, exchange.keeps)
 
 
 def quasi_global_momentum(
@@ -227,17 +226,10 @@ def quasi_global_momentum(
             state["momentum"].mul_(beta).add_(moved, alpha=(1 - beta) / eta_t)
         return theta, state
 
-    return GossipOptimizer(
-        init=lambda theta: {
-            "momentum": torch.zeros_like(theta),
-            "before": torch.zeros_like(theta),
-            **exchange.init(theta),
-        },
-        local=local,
-        combine=combine,
-        check=exchange.check,
-        keeps=exchange.keeps,
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"momentum": torch.zeros_like(theta), "before": torch.zeros_like(theta), **exchange.init(theta)}
+
+    return GossipOptimizer(init, local, combine, exchange.check, exchange.keeps)
 
 
 def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
@@ -261,12 +253,10 @@ def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
     def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         return mix(theta, donate=True), {**state, "tracked": mix(state["tracked"], donate=True)}
 
-    return GossipOptimizer(
-        init=lambda theta: {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)},
-        local=local,
-        combine=combine,
-        keeps=SUM,
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)}
+
+    return GossipOptimizer(init, local, combine, keeps=SUM)
 
 
 def gt_adam(
@@ -372,13 +362,8 @@ def _diffusion(
         state["correction"].add_(theta)
         return theta, state
 
-    return GossipOptimizer(
-        lambda theta: {"correction": torch.zeros_like(theta)},
-        local,
-        combine,
-        check,
-        keeps="the correction, which belongs to one W",
-    )
+    keeps = "the correction, which belongs to one W"
+    return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check, keeps)
 
 
 def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> GossipOptimizer:
@@ -413,13 +398,10 @@ def push(eta: float | Schedule) -> GossipOptimizer:
         mass = mix(state["mass"])
         return mix(theta, donate=True).div_(mass[:, None]), {"mass": mass}
 
-    return GossipOptimizer(
-        lambda theta: {"mass": theta.new_ones(len(theta))},
-        local,
-        combine,
-        lambda mixing: None,
-        keeps="the mass of all devices",
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"mass": theta.new_ones(len(theta))}
+
+    return GossipOptimizer(init, local, combine, lambda mixing: None, "the mass of all devices")
 
 
 def _steps(eta: float | Schedule) -> Schedule:
