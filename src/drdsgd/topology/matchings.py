@@ -45,9 +45,7 @@ def matcha_plan(graph: nx.Graph, budget: float) -> MatchaPlan:
     """
     graph = graphs.check(graph)
     if not 0 < budget <= 1:
-        raise InputError(
-            f"budget must lie in (0, 1], got {budget!r}: it is the share of the matchings used per round, such as 0.5"
-        )
+        raise InputError(f"budget must lie in (0, 1], got {budget!r}: it is the share of matchings used, such as 0.5")
     edges, K = edges_of(graph), len(graph)
     matching = _edge_colouring(edges, K)
     p = _activation(edges, matching, budget, K)
