@@ -1,11 +1,11 @@
-"""The algorithms in plain Python loops, device by device: the truth that every engine is held to.
+"""The algorithms in plain Python loops, device by device: every engine must give the same models.
 
-First the paper's two algorithm boxes, on models. Nothing there is shared with the package but the models' forward pass
-and the batches (which samples a device sees in a round is part of the problem, not of the algorithm). Gradients come
-from plain autograd on one ordinary module per device, mixing weights from the formula in the text, one entry at a time.
+First come the paper's two algorithm boxes, on models. They share only the models' forward pass and the batches with the
+package: which samples a device sees in a round is part of the problem, not of the algorithm. Gradients come from plain
+autograd on one ordinary module per device, mixing weights from the formula in the text, one entry at a time.
 
-Then the other gossip optimizers, on one vector per device, each as its authors write it and not as the package
-rearranges it.
+Then come the other gossip optimizers, on one vector per device. Each follows its authors' text, not the package's
+rearrangement of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Batch = Callable[[int, int], tuple[Tensor, Tensor]]  # (device, round) -> featur
 
 
 def metropolis(graph: nx.Graph) -> list[list[float]]:
-    """W_ij = 1 / (1 + max(d_i, d_j)) on edges, 0 elsewhere, W_ii = 1 - sum of the rest."""
+    """W_ij = 1 / (1 + max(d_i, d_j)) on edges, W_ii = 1 - sum of the rest, 0 elsewhere."""
     K = graph.number_of_nodes()
     W = [[0.0] * K for _ in range(K)]
     for i in range(K):
@@ -36,7 +36,7 @@ def metropolis(graph: nx.Graph) -> list[list[float]]:
 def dsgd(
     model: nn.Module, W: list[list[float]], batch: Batch, eta: Callable[[int], float], T: int, share: list[float]
 ) -> list[nn.Module]:
-    """Algorithm 1. `share` is K n_i / n (all ones where devices have equally many samples)."""
+    """Algorithm 1. `share` is K n_i / n (all ones if devices have equal numbers of samples)."""
     return _run(model, W, batch, eta, T, lambda losses: share)
 
 
@@ -69,9 +69,9 @@ def normalized_dr_dsgd(
     loss_clip: float = math.inf,
     b: float = 0.3,
 ) -> list[nn.Module]:
-    """Algorithm 2 with weights h_i / m_i, where m is a gossiped moving average of h, itself and not its logarithm.
+    """Algorithm 2 with weights h_i / m_i, where m is a gossiped moving average of h (not of its logarithm).
 
-    Both are those of the round before, as m travels with the models: in the first round nobody knows of others.
+    Both h and m are those of the round before, because m travels with the models. The first weights are the shares.
     """
     K = len(W)
     m: list[float] = []
@@ -134,7 +134,7 @@ Vectors = list[Tensor]  # one [d] per device
 GradientAt = Callable[[int, Tensor, int], Tensor]  # (device, its model, round) -> [d]
 Matrix = Callable[[int], list[list[float]]]  # round -> W
 Step = Callable[[int], float]
-Plain = Callable[[Vectors, GradientAt, Matrix, Step, int], Vectors]  # the models after so many rounds
+Plain = Callable[[Vectors, GradientAt, Matrix, Step, int], Vectors]  # the models after T rounds
 Compress = Callable[[Tensor, int], Tensor]  # (vector, round) -> vector
 
 
@@ -150,7 +150,7 @@ def mixed(W: list[list[float]], x: Vectors) -> Vectors:
     return result
 
 
-# the models at the start -> how a round's are averaged: (models, W, round) -> models
+# the initial models -> how to average a round's models: (models, W, round) -> models
 Averaging = Callable[[Vectors], Callable[[Vectors, list[list[float]], int], Vectors]]
 
 
@@ -159,7 +159,7 @@ def as_they_are(start: Vectors) -> Callable[[Vectors, list[list[float]], int], V
 
 
 def compressed(Q: Compress, gamma: float) -> Averaging:
-    """Algorithm 1 of Koloskova et al. (2020): i keeps a copy of every neighbour's x_hat, and adds what it receives."""
+    """Algorithm 1 of Koloskova et al. (2020): i keeps a copy of every neighbour's x_hat and adds each message to it."""
 
     def begin(start: Vectors) -> Callable[[Vectors, list[list[float]], int], Vectors]:
         K = len(start)
@@ -182,7 +182,7 @@ def compressed(Q: Compress, gamma: float) -> Averaging:
 
 
 def repeated(averaging: Averaging, n: int) -> Averaging:
-    """n times in a round, of which each is counted as a round by what is drawn for its messages."""
+    """n times in a round; for random messages, each time counts as a round of its own."""
 
     def begin(start: Vectors) -> Callable[[Vectors, list[list[float]], int], Vectors]:
         once = averaging(start)
@@ -198,7 +198,7 @@ def repeated(averaging: Averaging, n: int) -> Averaging:
 
 
 def sgd(averaging: Averaging) -> Plain:
-    """x_i <- sum_j W_ij (x_j - eta g_j), or another average of these."""
+    """x_i <- sum_j W_ij (x_j - eta g_j), or another average."""
 
     def run(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
         average = averaging(x)
@@ -251,7 +251,7 @@ def gradient_tracking(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -
 
 
 def gt_adam(beta: float, beta2: float, averaging: Averaging) -> Plain:
-    """Algorithm 1 of Carnevale et al. with Adam's corrections, and everything averaged when it is new."""
+    """Algorithm 1 of Carnevale et al., with Adam's corrections, and with every new value averaged at once."""
 
     def run(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
         zeros = [torch.zeros_like(xi) for xi in x]
@@ -272,7 +272,7 @@ def gt_adam(beta: float, beta2: float, averaging: Averaging) -> Plain:
 
 
 def d2(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> Vectors:
-    """Algorithm 1 of Tang et al.: x^{t+1} = W (2 x^t - x^{t-1} - eta_t g^t + eta_{t-1} g^{t-1}), first a DSGD step."""
+    """Algorithm 1 of Tang et al.: x^{t+1} = W (2 x^t - x^{t-1} - eta_t g^t + eta_{t-1} g^{t-1}), after a DSGD step."""
     before, gradients_before = x, [g(i, xi, 0) for i, xi in enumerate(x)]
     x = mixed(W(0), [xi - eta(0) * gi for xi, gi in zip(x, gradients_before, strict=True)])
     for t in range(1, T):
@@ -295,7 +295,7 @@ def exact_diffusion(x: Vectors, g: GradientAt, W: Matrix, eta: Step, T: int) -> 
 
 
 def push(z: Vectors, g: GradientAt, P: Matrix, eta: Step, T: int) -> Vectors:
-    """Algorithm 1 of Assran et al.: x gossips after a step along the gradient at z = x / w, and so does w."""
+    """Algorithm 1 of Assran et al.: a step along the gradient at z = x / w, then x and w gossip."""
     x, w = z, [torch.ones(1, dtype=zi.dtype) for zi in z]
     for t in range(T):
         x = mixed(P(t), [x[i] - eta(t) * g(i, z[i], t) for i in range(len(x))])
@@ -305,7 +305,7 @@ def push(z: Vectors, g: GradientAt, P: Matrix, eta: Step, T: int) -> Vectors:
 
 
 def top_k(k: int) -> Compress:
-    """The k entries that are largest in size."""
+    """The k entries with the largest absolute values."""
 
     def compress(x: Tensor, t: int) -> Tensor:
         values = x.tolist()
@@ -316,7 +316,7 @@ def top_k(k: int) -> Compress:
 
 
 def quantized(bits: int) -> Compress:
-    """Every entry to the nearest of 2^bits - 1 levels between minus and plus the largest, in blocks of 32."""
+    """Every entry rounded to one of 2^bits - 1 levels, from minus to plus the largest of its block of 32."""
     levels = 2 ** (bits - 1) - 1
 
     def compress(x: Tensor, t: int) -> Tensor:

@@ -1,7 +1,6 @@
-"""Train one model over a graph of devices, without a server, good for the worst-off device.
+"""Train one model over a graph of devices, without a server, that is good for the worst-off device.
 
-The public names are loaded when they are first used, so that `import drdsgd` and `drdsgd --help` do not wait for
-torch.
+The public names are loaded at first use, so that `import drdsgd` and `drdsgd --help` do not wait for torch.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# where the public names live
+# module -> its public names
 _NAMES = {
     "core.algorithms": ("Algorithm", "dr_dsgd", "dsgd"),
     "core.objectives": ("erm", "kl_dro"),
@@ -66,7 +65,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        # no module is named like one of these: importing it would hide the name
+        # none of these names is also a module of the package: importing that module would hide the name
         value = getattr(importlib.import_module(f"drdsgd.{_HOMES[name]}"), name)
     elif name in _MODULES:
         value = importlib.import_module(f"drdsgd.{_MODULES[name]}")

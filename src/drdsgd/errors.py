@@ -1,4 +1,4 @@
-"""The ways a run ends early that are not bugs."""
+"""Errors that are not bugs, and helpers to write their messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = [
 
 
 class InputError(ValueError):
-    """What a user got wrong: one line that says what, where, which value, and how to fix it.
+    """A user's mistake: one line that names the argument, the value and the fix.
 
-    The command line prints the line and exits with status 2; from Python it is a `ValueError`.
+    The command line prints the line and exits with status 2. In Python it is a `ValueError`.
     """
 
 
 class InUse(InputError):
-    """Another process is working in a run's folder."""
+    """Another process is using the run folder."""
 
 
 class Diverged(ArithmeticError):
-    """Training left the range of floats: one line that names round, device, loss and the cures."""
+    """A loss or a model is no longer finite: one line that names the round, the device, the loss and the fixes."""
 
     def __init__(self, message: str, *, round: int, device: int) -> None:
         super().__init__(message)
@@ -34,15 +34,15 @@ class Diverged(ArithmeticError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop, and left a checkpoint after its last whole round."""
+    """The run was asked to stop, and saved a checkpoint after its last complete round."""
 
 
 class Died(RuntimeError):
-    """The process of a run was killed, or ended because of a bug; the run can be continued."""
+    """The process of a run was killed or crashed; the run can be resumed."""
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether that is what an exception says; torch has no class of its own for it.
+    """Whether an exception means that memory ran out; on the CPU torch has no class for it.
 
     >>> out_of_memory(RuntimeError("can't allocate memory: you tried 72 GB")), out_of_memory(RuntimeError("a bug"))
     (True, False)
@@ -51,7 +51,7 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message on one line, for use within another.
+    """An exception's message on one line, to be quoted in another message.
 
     >>> one_line(ValueError("first\\n second"))
     'first second'
@@ -72,7 +72,7 @@ def whole(argument: str, value: object, least: int = 1) -> int:
 
 
 def positive(argument: str, value: float, hint: str = "") -> float:
-    """A positive number, or an `InputError` that names the argument and gives a hint at sensible values.
+    """A positive number, or an `InputError` that names the argument and hints at sensible values.
 
     >>> positive("mu", -1.0, "the paper uses 2 to 9")
     Traceback (most recent call last):
@@ -84,7 +84,7 @@ def positive(argument: str, value: float, hint: str = "") -> float:
 
 
 def unknown(name: str, known: Sequence[str]) -> str:
-    """What to say of a name that is not known: the nearest right one, or all.
+    """The end of a message about an unknown name: the most similar known name, or all of them.
 
     >>> unknown("digit", ["digits", "synthetic"])
     'unknown, did you mean digits?'

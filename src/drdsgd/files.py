@@ -1,4 +1,4 @@
-"""Files that are never half-written."""
+"""Atomic writes: a file is complete or absent, never half-written."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["replacing", "write_text"]
 
 @contextmanager
 def replacing(path: Path, private: bool = False) -> Iterator[Path]:
-    """A temporary file beside `path` to write to; moved into place, on disk, when the block ends without error.
+    """A temporary file beside `path`; when the block ends without error, it is synced to disk and renamed to `path`.
 
-    One that is `private` can be read by its owner only.
+    Only the owner can read a `private` file.
 
     >>> path = Path(tempfile.mkdtemp()) / "a.txt"
     >>> with replacing(path) as temporary:
@@ -25,7 +25,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[Path]:
     'whole'
     """
     if path.exists() and not path.is_file():
-        raise FileExistsError(errno.EEXIST, "Not a regular file", str(path))  # a move would put an end to /dev/null
+        raise FileExistsError(errno.EEXIST, "Not a regular file", str(path))  # a rename would replace /dev/null
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
@@ -34,14 +34,14 @@ def replacing(path: Path, private: bool = False) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        if not private:  # mkstemp's 0600 is for secrets
+        if not private:  # mkstemp made it private, 0600
             umask = os.umask(0)
             os.umask(umask)
             temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # else the new name could be lost with the power
+            os.fsync(folder)  # else a power failure could lose the new name
         finally:
             os.close(folder)
     finally:

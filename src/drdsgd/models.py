@@ -17,7 +17,7 @@ __all__ = ["cnn", "logistic", "mlp"]
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (128, 64)) -> nn.Sequential:
-    """Fully connected layers with ReLU; the paper's has 128 and 64 neurons.
+    """Fully connected layers with ReLU; the paper's MLP has 128 and 64 neurons.
 
     >>> sum(p.numel() for p in mlp((1, 28, 28), 10).parameters())
     109386
@@ -39,7 +39,7 @@ def cnn(
 ) -> nn.Module:
     """Three convolutions (3x3, padding 1, ReLU, 2x2 max-pool), then two layers of 500 neurons.
 
-    The paper gives the number of layers and the 500; channels, kernels and pooling are our reading.
+    The paper states the number of layers and the 500 neurons; channels, kernels and pooling are our choice.
 
     >>> sum(p.numel() for p in cnn((3, 32, 32), 10).parameters())
     824330
@@ -49,7 +49,7 @@ def cnn(
     depth, height, width = shape
     layers: list[nn.Module] = []
     for channel in channels:
-        # the pool before the ReLU: the same function, and a quarter of the ReLU's work
+        # pooling before the ReLU gives the same function with a quarter of the ReLU's work
         layers += [nn.Conv2d(depth, channel, kernel_size=3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
         depth, height, width = channel, height // 2, width // 2
     if height * width == 0:

@@ -1,4 +1,4 @@
-"""The versions that a number may depend on."""
+"""The versions of all packages that can change a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["versions"]
 
 
 def versions() -> dict[str, str]:
-    """Python, this package, and the packages that compute.
+    """The versions of Python, of this package, and of the packages that compute.
 
     >>> sorted(versions())
     ['drdsgd', 'networkx', 'numpy', 'python', 'scikit-learn', 'torch']
@@ -20,4 +20,4 @@ def versions() -> dict[str, str]:
     }
 
 
-_version = functools.cache(version)  # it reads and parses a file
+_version = functools.cache(version)  # `version` reads and parses a file

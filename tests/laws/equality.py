@@ -1,4 +1,4 @@
-"""What the engines must agree on: every objective, optimizer and mixing, on more devices than processes."""
+"""What all engines must agree on: every objective, optimizer and mixing, with more devices than processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     }.items():
         yield name, Case(W, Algorithm(ROBUST, quantized))
         yield f"{name}, gossiping twice", Case(mixing.repeated(W, 2), Algorithm(ROBUST, quantized))
-        # of which some processes get one message only
+        # on a star some processes receive one message only
         yield f"{name} on a star", Case(mixing.metropolis(graphs.star(K)), Algorithm(ROBUST, quantized))
     for name, changing in MIXINGS.items():
         yield f"{name}, tracking", Case(changing, Algorithm(ROBUST, optimizers.gradient_tracking(0.1)))
@@ -78,7 +78,7 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def devices() -> data.Devices:
-    """Unequal numbers of samples, as reference weights are then unequal too."""
+    """Unequal numbers of samples, so that reference weights are unequal too."""
     generator = torch.Generator().manual_seed(1)
     pairs = [
         (torch.randn(4 + 3 * i, 5, generator=generator), torch.randint(3, (4 + 3 * i,), generator=generator))
@@ -89,7 +89,7 @@ def devices() -> data.Devices:
 
 def model(dtype: torch.dtype) -> torch.nn.Module:
     torch.manual_seed(0)
-    # so many parameters that what is packed is no whole number of words
+    # with this number of parameters a packed message does not fill whole words
     return models.mlp((5,), 3, hidden=(11,)).to(dtype)
 
 
@@ -97,24 +97,24 @@ FIELDS: dict[str, Any] = {"rounds": 4, "batch_size": 3, "eval_every": 2, "thread
 
 
 def in_one_process(case: Case, dtype: torch.dtype, **options: Any) -> list[Progress]:
-    """The run in this process alone; copies, as rounds work in place."""
+    """The run in this process alone; copied, because rounds work in place."""
     whole = trajectory(model(dtype), devices(), case.mixing, case.algorithm, **{**FIELDS, **options})
-    return [run_record(one) for one in whole]
+    return [copied(one) for one in whole]
 
 
 def shared(case: Case, members: Members, dtype: torch.dtype, **options: Any) -> list[Progress]:
-    """This process's part of the run of all."""
+    """This process's part of the shared run."""
     mine, fields = devices().of(members.rows.tolist()), {**FIELDS, **options}
     part = trajectory(model(dtype), mine, case.mixing, case.algorithm, ranks=members, **fields)
-    return [run_record(one) for one in part]
+    return [copied(one) for one in part]
 
 
 def hosting(world: World) -> Members:
-    """This process among those that share the devices."""
+    """This process as one of those that share the devices."""
     return world.hosting(place(GRAPH, world.size))
 
 
-def run_record(progress: Progress) -> Progress:
+def copied(progress: Progress) -> Progress:
     state = progress.state
     return progress._replace(
         state=State(
@@ -138,9 +138,9 @@ def assert_close(found: Metrics, expected: Metrics, rtol: float) -> None:
 
 
 def every_case(world: World, least_bytes: int) -> None:
-    """All cases in float64, to 1e-10; messages of so many bytes go through memory that processes share.
+    """All cases in float64, to 1e-10; messages of at least `least_bytes` go through shared memory.
 
-    All say the same of an evaluation. Of each case one process works out what it should be, in turn.
+    All processes report the same evaluations. The processes take turns to compute the expected run of a case.
     """
     post.LEAST_BYTES = least_bytes
     for n, (name, case) in enumerate(cases()):
@@ -148,7 +148,7 @@ def every_case(world: World, least_bytes: int) -> None:
         members = hosting(world)
         part = shared(case, members, torch.float64)
         states = [{key: members.gather(x) for key, x in tensors(one.state).items()} for one in part]
-        said = world.texts("\n".join(map(told, part)))
+        said = world.texts("\n".join(map(reported, part)))
         if n % world.size != world.rank:
             continue
         assert said == said[:1] * world.size
@@ -162,14 +162,14 @@ def every_case(world: World, least_bytes: int) -> None:
                 assert_close(found.metrics, expected.metrics, 1e-10)
 
 
-def told(progress: Progress) -> str:
-    """What a process says of a round, but for what takes time."""
+def reported(progress: Progress) -> str:
+    """What a process reports of a round, without the times."""
     metrics = progress.metrics and dataclasses.replace(progress.metrics, seconds=0.0, exchange_seconds=None)
     return f"{progress.state.t} {progress.floats_sent} {metrics}"
 
 
 def in_float32(world: World) -> None:
-    """Models stay within 2e-6 of each other after 20 rounds: sums of some ten numbers are rounded in another order."""
+    """Models agree to 2e-6 after 20 rounds: the sums are rounded in a different order."""
     rows = place(GRAPH, world.size)[world.rank]
     case = Case(W, dr_dsgd(0.1, mu=2.0))
     whole, part = in_one_process(case, torch.float32, rounds=20), shared(case, hosting(world), torch.float32, rounds=20)
@@ -178,7 +178,7 @@ def in_float32(world: World) -> None:
 
 
 def bytes_of_the_cut(world: World) -> None:
-    """What processes send each other in a round is what the cut of the graph says: each row once to each of them."""
+    """The bytes sent in a round follow from the cut of the graph: each row goes once to each process that needs it."""
     for name in ("metropolis", "ring", "complete", "star"):
         graph = {"metropolis": GRAPH, "ring": graphs.ring(K), "complete": graphs.complete(K), "star": graphs.star(K)}[
             name
@@ -191,7 +191,7 @@ def bytes_of_the_cut(world: World) -> None:
 
 
 def all_diverge_alike(world: World) -> None:
-    """Every process says of the same device and round what one alone says, though others are far from it."""
+    """All processes name the same device and round as a run in one process."""
     case = Case(mixing.metropolis(graphs.ring(K)), dr_dsgd(1e20, mu=2.0))
     found = []
     for alone in (True, False):
@@ -209,10 +209,10 @@ def all_diverge_alike(world: World) -> None:
 
 
 def all_refuse_alike(world: World) -> None:
-    """A metric that is no number on one device, and a first loss that is none: all say so, none waits for others."""
+    """If one device's metric or first loss is not finite, all processes refuse; none waits for the others."""
     members, case = hosting(world), Case(W, dr_dsgd(0.1, mu=2.0))
     own = devices()
-    # device 5 alone has an x as large as this
+    # only device 5 has such a large x
     own.test.x[int(own.test.starts[5])] = own.train.x[int(own.train.starts[5])] = 1e30
 
     def log(outputs: Tensor, y: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def all_refuse_alike(world: World) -> None:
 
 
 def memory_that_is_shared(world: World) -> None:
-    """Messages of all sizes and types, also larger than any before, and along one direction of a link only."""
+    """Messages of all sizes, also larger than any before, and in one direction of a link only."""
     post.LEAST_BYTES = 0
     directed = mixing.push_sum(graphs.directed_ring(K))
     for W_t in (mixing.metropolis(graphs.complete(K)), directed):
@@ -250,11 +250,11 @@ def memory_that_is_shared(world: World) -> None:
             expected = torch.from_numpy(W_t.at(t).toarray()) @ x
             found = engine.mix(t)(x[members.rows])
             torch.testing.assert_close(found, expected[members.rows], rtol=1e-12, atol=1e-12)
-        members.post.close()  # else one could end while another still reads what it left
+        members.post.close()  # else a process could end while another still reads its memory
 
 
 def a_place_in_use_is_left_alone(world: World) -> None:
-    """The first sends on and on to the second, which takes its time with each, and sends nothing back."""
+    """The first process keeps sending to the second, which reads slowly and sends nothing back."""
     post.LEAST_BYTES = 0
     members, every = hosting(world), torch.arange(5)
     for n in range(6):
@@ -270,7 +270,7 @@ def a_place_in_use_is_left_alone(world: World) -> None:
 
 
 def what_all_say(world: World) -> None:
-    """Rows come in the order of devices, texts in that of processes; long, short, empty, in any letters."""
+    """Rows are in order of devices, texts in order of processes: long, short, empty, with any characters."""
     members = hosting(world)
     assert torch.equal(members.gather(members.rows.float()[:, None] * torch.ones(1, 2))[:, 1], torch.arange(float(K)))
     assert torch.equal(members.gather(members.rows), torch.arange(K))

@@ -1,4 +1,4 @@
-"""The table of laws for objectives: each with its weights in the end, found by other means, and what it promises."""
+"""The table of objectives for the laws: each with its limit weights, found by another method, and what it promises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ everyone = LocalDevices.all_of
 Limit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # losses f [K], reference p [K] -> weights [K]
 
 
-# ------------------------------------------------- the problems, solved by other means
+# ------------------------------------------------- the problems, solved by another method
 
 
 def softmax(mu: float) -> Limit:
@@ -48,7 +48,7 @@ def kl(weight: np.ndarray, p: np.ndarray) -> float:
 
 
 def with_cap(limit: Limit, cap: float = math.inf) -> Limit:
-    """Multiples of weights, and none above the cap, that are 1 on average: so others get what one may not have."""
+    """Weights scaled by one factor and limited to the cap, with mean 1: the others share what the cap takes away."""
 
     def capped(f: np.ndarray, p: np.ndarray) -> np.ndarray:
         plain, most = limit(f, p), cap * len(f) * p
@@ -61,7 +61,7 @@ def with_cap(limit: Limit, cap: float = math.inf) -> Limit:
 
 
 def ball_limit(radius: float, least_mu: float, cap: float = math.inf) -> Limit:
-    """Those of the mu whose weights are as far from p as the radius allows; of the least where none are."""
+    """The weights of the mu for which KL(lambda | p) = radius; those of the least mu if no mu reaches the radius."""
 
     def limit(f: np.ndarray, p: np.ndarray) -> np.ndarray:
         def at(log_mu: float) -> np.ndarray:
@@ -96,18 +96,18 @@ def dual_maximiser(f: np.ndarray, p: np.ndarray, penalty: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Row:
-    """An objective, its weights in the end, and what it promises on the way."""
+    """An objective, its limit weights, and what it promises before the limit."""
 
     objective: Objective
     limit: Limit
     most: Callable[[int], float] | None
-    """What no weight of K devices exceeds, whatever the losses are. None where the weights themselves may be huge."""
+    """A bound on the weights of K devices, for any losses; None if exact weights are unbounded."""
     mean_is_one: bool = True
-    """In the end weights are 1 on average, as they solve an inner problem."""
+    """The limit weights have mean 1, because they solve an inner problem."""
     with_cap: Limit | None = None
-    """Its weights in the end where they are capped; None where each is just bounded."""
+    """The limit weights when capped; None if the cap only cuts each weight off."""
     by_share: bool = True
-    """Weights are shares times a function of losses, so that equal losses get a multiple of shares."""
+    """Weights are shares times a function of the losses, so equal losses give a multiple of the shares."""
 
 
 def power(q: float) -> Limit:
@@ -119,7 +119,7 @@ def normalised(limit: Limit) -> Limit:
 
 
 def at_most_K(K: int) -> float:
-    """As no weight does that solves an inner problem."""
+    """The bound on weights that solve an inner problem."""
     return K
 
 
@@ -186,7 +186,7 @@ OBJECTIVES: dict[str, Row] = BASE | {
     f"{name}, {wrapper}": other for name, row in BASE.items() for wrapper, other in wrapped(row).items()
 }
 
-# those that are tried with every optimizer and every engine
+# the objectives tested with every optimizer and every engine
 WITH_EVERY_OPTIMIZER = {
     name: row.objective
     for name, row in OBJECTIVES.items()

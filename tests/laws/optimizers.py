@@ -1,4 +1,4 @@
-"""The table of laws for optimizers: each with the same method in plain loops, and what it promises."""
+"""The table of optimizers for the laws: each with the same method in plain loops, and what it promises."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Make = Callable[[float | Schedule], GossipOptimizer]
 
 
 class Row(NamedTuple):
-    """How to make an optimizer, the same in plain loops, and what it promises."""
+    """An optimizer's constructor, the same method in plain loops, and what it promises."""
 
     make: Make
     plain: Plain
     exact: bool = False
-    """A constant step takes it to the minimiser itself, though devices differ; else up to a bias."""
+    """With a constant step it reaches the minimiser exactly, even if devices differ; else up to a bias."""
     agrees: bool = True
-    """On the complete graph all devices have one model, and so no bias."""
+    """On the complete graph all devices have the same model, so there is no bias."""
     any_time: bool = True
     """W may change from round to round."""
     any_graph: bool = True
     """It works on every undirected graph."""
     linear: bool = True
-    """Its steps are linear in gradients; else they are of one length, and only those that fall take it to the end."""
+    """Its steps are linear in the gradients; else their length is fixed, and only a decaying step size converges."""
 
 
 def compressing(compressor: Compressor, plain: reference.Compress, gamma: float) -> Row:
@@ -60,7 +60,7 @@ def compressing(compressor: Compressor, plain: reference.Compress, gamma: float)
 
 
 def drawn(x: Tensor, t: int) -> Tensor:
-    """Which entries `random_k` draws is for it to say; that it keeps these and no others is not."""
+    """Takes from `random_k` which entries it draws, but not that it keeps exactly these."""
     Q = random_k(0.5, seed=3)
     return x * Q.decode(Q.encode(torch.ones_like(x)[None], t), len(x), t)[0]
 
@@ -107,7 +107,7 @@ GRAPHS = of_every_kind(N, seed=1)
 
 
 def changing(K: int, seed: int = 0) -> Mixing:
-    """Another doubly stochastic W_t in every round, not symmetric, and of a graph that is seldom connected."""
+    """A new doubly stochastic W_t in every round: not symmetric, and of a graph that is seldom connected."""
 
     def at(t: int) -> csr_array:
         rng = np.random.default_rng([seed, t])
@@ -118,7 +118,7 @@ def changing(K: int, seed: int = 0) -> Mixing:
 
 
 def directed(K: int) -> Mixing:
-    """Device j sends equal parts to itself, to the next one, and if it is even to the first: more gathers there."""
+    """Device j sends equal parts to itself, to the next one and, if j is even, to device 0, where more gathers."""
     P = np.eye(K)
     for j in range(K):
         P[(j + 1) % K, j] = 1

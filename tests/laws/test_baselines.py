@@ -1,4 +1,4 @@
-"""Every system with a server equals its own paper's rule in plain loops, sends what the rule says, and can go on."""
+"""Every method with a server equals its paper's rule in plain loops, sends what the rule says, and can be resumed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WAYS: list[tuple[Execution, int, int]] = [("batched", K, 1), ("batched", 2, 2), 
 
 
 def problem(equal: bool = False) -> tuple[nn.Module, data.Devices]:
-    """A model, and noise to learn: what is learned does not matter, only that both sides do the same."""
+    """A model, and noise to learn: both sides must do the same, whatever they learn."""
     torch.manual_seed(1)
     sizes = [6] * K if equal else [2 + 3 * i for i in range(K)]
     pairs = [(torch.rand(n, *SHAPE), torch.randint(0, CLASSES, (n,))) for n in sizes]
@@ -82,7 +82,7 @@ def rounds(algorithm: ServerAlgorithm, clients: Clients, T: int = T) -> tuple[St
     return state, infos
 
 
-# ---- the rules in plain loops: nothing is shared with the package but batches, and who takes part
+# ---- the rules in plain loops; they share only the batches and the choice of clients with the package
 
 Batch = Callable[[int, int], tuple[Tensor, Tensor]]
 
@@ -95,7 +95,7 @@ def batch_of(devices: data.Devices) -> Batch:
 def sgd(
     model: nn.Module, start: Tensor, samples: list[tuple[Tensor, Tensor]], eta: float, lam: float = 0.0
 ) -> tuple[Tensor, float]:
-    """Plain SGD from `start`, pulled to it by lam; the model after it, and the first loss."""
+    """Plain SGD from `start`, pulled back to it by lam: the last model and the first loss."""
     return personal_sgd(model, start, start, samples, eta, lam)
 
 
@@ -183,7 +183,7 @@ def median(theta: Tensor, after: list[Tensor], losses: list[float], n: list[floa
 
 
 def plain_afl(tau: int, m: int | None) -> tuple[Tensor, Tensor]:
-    """As they write it: theta - eta sum lambda_i g_i, in one model that sees all batches."""
+    """As in the paper: theta - eta sum lambda_i g_i, for one model that sees all batches."""
     batch, model, seen = batch_of(DEVICES), copy.deepcopy(MODEL), []
     dual = [n / sum(SIZES) for n in SIZES]
     for t in range(T):
@@ -239,7 +239,7 @@ def plain_ditto(tau: int, m: int | None) -> tuple[Tensor, Tensor]:
 
 
 def plain_fed_robust(tau: int, m: int | None, diagonal: bool) -> tuple[Tensor, Tensor]:
-    """Both gradients by autograd, of the loss with its penalty, Lambda and delta as they stand in the formula."""
+    """Both gradients by autograd on the penalised loss, with Lambda and delta as in the formula."""
     batch, theta, clients = batch_of(DEVICES), parameters_to_vector(MODEL.parameters()).detach(), draws()
     identity = torch.eye(9, dtype=torch.float64)
     Lambda, delta = [identity] * K, [torch.zeros(9, dtype=torch.float64)] * K
@@ -293,7 +293,7 @@ def assert_close(got: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("m", [None, M], ids=["all take part", "some take part"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_equals_its_rule_in_plain_loops(method: str, m: int | None) -> None:
-    """float64, unequal n_i, a schedule, local steps; both ways to run devices, in blocks, and on threads."""
+    """In float64, with unequal n_i, a schedule and local steps; batched and looped, in blocks, and on threads."""
     make, rule = METHODS[method]
     common, theta = rule(TAU, m)
     assert float((common - Flat(MODEL).row()).norm()) > 0.05  # something was learned
@@ -311,7 +311,7 @@ def test_every_method_equals_its_rule_in_plain_loops(method: str, m: int | None)
                 assert float(info.weight.mean()) == pytest.approx(1.0)
 
 
-# ---- closed forms, and what a method is a special case of
+# ---- closed forms and special cases
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal n_i", "unequal n_i"])
@@ -326,9 +326,9 @@ def test_fed_avg_with_one_step_is_dsgd_on_the_complete_graph(equal: bool) -> Non
 
 
 def test_afl_is_dual_ascent_on_the_complete_graph() -> None:
-    """AD-GDA's without a penalty: its K devices raise an entry each, and the average of that is a K-th of AFL's step.
+    """It is AD-GDA without a penalty: each of its K devices raises one entry, so the mean moves by 1 / K of AFL's step.
 
-    As long as the projection has nothing to cut off, the two are the same.
+    The two are equal as long as the projection cuts nothing off.
     """
     model, devices = problem(equal=True)
     run = functools.partial(drdsgd.train, model, devices, rounds=20, batch_size=B, seed=3)
@@ -338,11 +338,11 @@ def test_afl_is_dual_ascent_on_the_complete_graph() -> None:
     assert_close(with_server.theta, without.theta)
     assert with_server.final.local == without.final.local
     assert with_server.final.weights == pytest.approx(without.final.weights)
-    assert max(without.final.weights) > 1.02  # they did rise
+    assert max(without.final.weights) > 1.02  # weights did rise
 
 
 def test_fed_term_is_gradient_descent_on_the_tilted_risk() -> None:
-    """theta - eta grad (1/t) log sum p_i exp(t f_i) by autograd; its weights are kl_dro's, normalised exactly."""
+    """theta - eta grad (1/t) log sum p_i exp(t f_i) by autograd; the weights are those of exactly normalised kl_dro."""
     tilt, batch, theta = 3.0, batch_of(DEVICES), Flat(MODEL).row()
     clients = clients_of(MODEL, DEVICES)
     algorithm = baselines.fed_term(0.2, t=tilt)
@@ -376,7 +376,7 @@ def test_q_fed_avg_at_q_0_is_fed_avg(m: int | None) -> None:
 
 
 def test_q_fed_avg_with_one_step_of_a_large_q_shortens_the_step() -> None:
-    """Also where f^q is beyond the floats, and where a schedule has come to 0."""
+    """Also if f^q overflows, and if a schedule has reached 0."""
     clients = clients_of(MODEL, DEVICES)
     start = Flat(MODEL).row()
     lengths = [
@@ -400,7 +400,7 @@ def test_drfa_with_one_step_and_lambda_fixed_on_one_device_trains_that_one() -> 
 
 
 def test_rfa_of_equal_updates_is_fed_avg() -> None:
-    """All devices have the same one sample: one update, whatever their weights."""
+    """All devices have the same single sample, so there is one update for all weights."""
     x, y = torch.rand(1, *SHAPE), torch.tensor([1])
     same = data.from_pairs(
         [(x.repeat(i + 1, 1, 1, 1), y.repeat(i + 1)) for i in range(K)], [(x, y)] * K, classes=CLASSES
@@ -413,7 +413,7 @@ def test_rfa_of_equal_updates_is_fed_avg() -> None:
 
 
 def test_rfa_withstands_a_corrupted_device_and_fed_avg_does_not() -> None:
-    """One of seven sends an update that is a thousand times as large: the median stays where the other six are."""
+    """One of seven sends an update a thousand times too large: the median stays with the other six."""
     torch.manual_seed(1)
     pairs = [(torch.rand(6, *SHAPE), torch.randint(0, CLASSES, (6,))) for _ in range(K)]
     bad = [*pairs[:-1], (1e4 * pairs[-1][0], pairs[-1][1])]
@@ -429,14 +429,14 @@ def test_rfa_withstands_a_corrupted_device_and_fed_avg_does_not() -> None:
 
     assert far(baselines.fed_avg(0.1)) > 100 * spread
     assert far(baselines.rfa(0.1, iterations=10)) < 0.5 * spread
-    # by how much an iteration brings it nearer, while it is far
+    # how much closer an iteration brings it, while it is far away
     assert far(baselines.rfa(0.1, iterations=2)) == pytest.approx(
         far(baselines.rfa(0.1, iterations=1)) / (K - 1), rel=0.2
     )
 
 
 @pytest.mark.parametrize("m", [None, M])
-def test_ditto_without_a_pull_trains_everybody_alone_and_its_server_is_fed_avg(m: int | None) -> None:
+def test_ditto_without_a_pull_trains_every_device_alone_and_its_server_is_fed_avg(m: int | None) -> None:
     clients, batch, who = clients_of(MODEL, DEVICES), batch_of(DEVICES), draws()
     algorithm = baselines.ditto(ETA, lam=0.0, local_steps=TAU, clients=m)
     state, _ = rounds(algorithm, clients)
@@ -469,12 +469,12 @@ def test_fed_robust_with_a_huge_penalty_is_fed_avg(shift: Shift) -> None:
 
 @pytest.mark.parametrize("shift", ["matrix", "diagonal"])
 def test_the_ascent_of_fed_robust_raises_the_loss(shift: Shift) -> None:
-    """With a model that hardly moves, shifted inputs are worse for every device, and more so with less penalty."""
+    """If the model hardly moves, shifted inputs raise every device's loss, and more so with a smaller penalty."""
 
     def rise(penalty: float) -> Tensor:
         clients = clients_of(MODEL, DEVICES)
         state, _ = rounds(baselines.fed_robust(1e-9, penalty, shift_eta=0.1, shift=shift), clients, T=60)
-        drawn = [clients.batch(step, clients.draw(None)) for step in range(60)]  # about all that devices have
+        drawn = [clients.batch(step, clients.draw(None)) for step in range(60)]  # almost all of the devices' samples
         x, y = (torch.cat(parts, dim=1) for parts in zip(*drawn, strict=True))
         bend, offset, inputs = state.objective["bend"], state.objective["offset"], x.flatten(2)
         bent = inputs @ bend.mT if shift == "matrix" else inputs * bend[:, None]
@@ -485,7 +485,7 @@ def test_the_ascent_of_fed_robust_raises_the_loss(shift: Shift) -> None:
     assert (weak > strong).all() and (strong > 0).all() and float(weak.mean()) > 0.05
 
 
-# ---- who takes part
+# ---- the choice of clients
 
 
 def test_every_device_takes_part_as_often_as_any_other() -> None:
@@ -501,12 +501,12 @@ def test_every_device_takes_part_as_often_as_any_other() -> None:
     assert at(0).draw(None).tolist() == at(0).draw(K).tolist() == list(range(K))
 
 
-def test_drfa_that_leaves_the_floats_is_said_to_diverge() -> None:
+def test_divergence_of_drfa_is_reported() -> None:
     with pytest.raises(Diverged, match=r"^diverged in round \d+: the (weight|loss|model) of device \d is not finite"):
         drdsgd.train(**options(algorithm=baselines.drfa(1e12), model=models.mlp((6,), 3, [8]), rounds=30))
 
 
-def test_drfa_draws_devices_as_often_as_lambda_says() -> None:
+def test_drfa_draws_devices_with_probability_lambda() -> None:
     at, dual = draws(), torch.tensor([0.0, 0.1, 0.4, 0.0, 0.3, 0.2, 0.0], dtype=torch.float64)
     often = torch.zeros(K, dtype=torch.float64)
     for t in range(1000):
@@ -556,7 +556,7 @@ def test_floats_sent_are_those_of_the_rule(method: str, tau: int, m: int | None)
     last = [draws()(t).draw_step(tau) == tau for t in range(6)]
     assert all(last) == (tau == 1) and any(last)
     for info, at_the_end in zip(infos, last, strict=True):
-        if method == "DRFA":  # whoever is drawn twice is sent one model; a snapshot of the last step is no other model
+        if method == "DRFA":  # a device drawn twice gets one model; a snapshot of the last step is not another model
             drawn = int((info.weight > 0).sum())
             assert info.floats_sent == drawn * (D + 1 + (D if at_the_end else 2 * D)) + (m or K) * (D + 1)
         else:
@@ -581,7 +581,7 @@ def options(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_goes_on_from_a_checkpoint_exactly(method: str, tmp_path: Path) -> None:
+def test_a_run_resumes_from_a_checkpoint_exactly(method: str, tmp_path: Path) -> None:
     algorithm = METHODS[method][0](local_steps=2, clients=M)
     whole, here = [], SingleProcess(K)
     for progress in drdsgd.trajectory(**options(algorithm=algorithm)):
@@ -608,7 +608,7 @@ def test_every_method_learns(method: str) -> None:
 
 
 def test_the_common_model_is_the_servers() -> None:
-    """AFL hands out the averaged iterate, Ditto its server's model: neither is the mean of the devices' models."""
+    """AFL returns the averaged iterate, Ditto its server's model: neither is the mean of the devices' models."""
     for algorithm in (baselines.afl(0.2), baselines.ditto(0.2)):
         last = list(drdsgd.trajectory(**options(algorithm=algorithm)))[-1]
         result = drdsgd.train(**options(algorithm=algorithm))
@@ -623,7 +623,7 @@ def test_the_common_model_is_the_servers() -> None:
 
 
 def test_the_start_is_evaluated_like_everything_else() -> None:
-    """At round 0: one model, everybody's loss on the first batch, and the weights of the first round."""
+    """At round 0: one model, every device's loss on the first batch, and the weights of the first round."""
     seen = list(drdsgd.trajectory(**options(algorithm=baselines.fed_term(0.2, t=5.0))))
     assert seen[0].metrics is not None and seen[0].metrics.consensus_distance == 0.0 and seen[0].floats_sent == 0
     gossip = next(iter(drdsgd.trajectory(**options(algorithm=drdsgd.dsgd(0.2)))))
@@ -639,7 +639,7 @@ def test_the_graph_only_counts_devices() -> None:
 
 @pytest.mark.parametrize("method", ["FedAvg", "DRFA", "Ditto", "FedRobust"])
 def test_threads_and_convolutions(method: str) -> None:
-    """One device after the other, where vmap is not used, on two threads: the same as on one."""
+    """With looped devices, which do not use vmap, two threads give the same result as one."""
     torch.manual_seed(0)
     pairs = [(torch.rand(5, 1, 8, 8), torch.randint(0, 3, (5,))) for _ in range(K)]
     model = models.cnn((1, 8, 8), 3, channels=(2, 2, 2), hidden=(5, 4)).double()
@@ -655,7 +655,7 @@ def test_threads_and_convolutions(method: str) -> None:
 
 
 def test_divergence_names_the_device_that_diverged() -> None:
-    """Also where only some take part."""
+    """Also if only some devices take part."""
     devices = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
     with pytest.raises(Diverged, match=r"loss of device \d .*FedAvg.*smaller eta") as caught:
         drdsgd.train(
@@ -668,7 +668,7 @@ def test_divergence_names_the_device_that_diverged() -> None:
     assert info.weight.tolist() == [0, 0, K / 2, 0, K / 2, 0, 0]
 
 
-# of other types than are declared
+# arguments of undeclared types
 WRONG: dict[str, dict[str, Any]] = {"local_steps": {"local_steps": 2.5}, "shift": {"shift": "affine"}}
 
 
@@ -696,7 +696,7 @@ WRONG: dict[str, dict[str, Any]] = {"local_steps": {"local_steps": 2.5}, "shift"
         (lambda: drdsgd.train(**options(algorithm=baselines.drfa(0.1, clients=8))), "clients is 8, but .* 7 devices"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(make: Callable[[], object], says: str) -> None:
+def test_bad_arguments_are_refused(make: Callable[[], object], says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         make()
     assert "\n" not in str(caught.value)

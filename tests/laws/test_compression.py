@@ -1,4 +1,4 @@
-"""Laws of every compressor: what is lost is bounded, what is sent is as small as it says. A new one is one more row."""
+"""Laws of every compressor: the error is bounded, and messages have the stated size. A new compressor is a new row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests import reference
 
 
 class Row(NamedTuple):
-    """A compressor, and the bytes of a row of d entries that have `size` bytes each."""
+    """A compressor, and the bytes that it sends for a row of d entries of `size` bytes each."""
 
     Q: Compressor
     bytes: Callable[[int, int], int]
@@ -44,7 +44,7 @@ COMPRESSORS = {
     "8 bits": quantized_row(8),
 }
 every = pytest.mark.parametrize("row", COMPRESSORS.values(), ids=COMPRESSORS.keys())
-# also around blocks of 32, and where a byte is not full
+# also around blocks of 32, and with a last byte that is not full
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 31, 32, 33, 64, 97, 300])
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 
@@ -55,7 +55,7 @@ def sent(Q: Compressor, x: Tensor, t: int = 0) -> Tensor:
 
 @st.composite
 def messages(draw: st.DrawFn) -> Tensor:
-    """Rows with entries of all sizes, ties and zeros among them, and a row of zeros."""
+    """Rows with entries of all magnitudes, with ties, with zeros, and with zeros only."""
     d, seed, spread = draw(SIZES), draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([0.0, 1.0, 8.0]))
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(4, d, generator=rng, dtype=torch.float64) * 10 ** (spread * torch.rand(4, d, generator=rng) - 4)
@@ -67,8 +67,8 @@ def messages(draw: st.DrawFn) -> Tensor:
 
 @every
 @given(messages(), st.integers(0, 1000))
-def test_what_is_lost_is_bounded(row: Row, x: Tensor, t: int) -> None:
-    """||x - Q(x)||^2 <= (1 - delta) ||x||^2: for every x, or on average over what is drawn."""
+def test_the_error_is_bounded(row: Row, x: Tensor, t: int) -> None:
+    """||x - Q(x)||^2 <= (1 - delta) ||x||^2: for every x, or on average over the draws."""
     found = sent(row.Q, x, t)
     assert found.shape == x.shape and found.dtype == x.dtype and found.is_contiguous()
     lost, norm = (x - found).double().square().sum(dim=1), x.double().square().sum(dim=1)
@@ -78,13 +78,13 @@ def test_what_is_lost_is_bounded(row: Row, x: Tensor, t: int) -> None:
     if not row.random:
         assert (lost <= (1 - delta) * norm + 1e-6 * norm).all()
     assert (found[2] == 0).all()
-    # every row by itself: a device has no other
+    # each row is compressed by itself: a device has only its own
     assert torch.equal(sent(row.Q, x[1:2], t), found[1:2])
 
 
 @pytest.mark.parametrize("row", [row for row in COMPRESSORS.values() if row.random])
-def test_at_random_it_is_so_on_average(row: Row) -> None:
-    """All entries are drawn equally often: the mean loss over rounds is (1 - k / d) of x, whatever x is."""
+def test_the_bound_of_a_random_compressor_holds_on_average(row: Row) -> None:
+    """All entries are drawn equally often: for every x the mean error over rounds is (1 - k / d) ||x||^2."""
     d, rounds = 20, 2000
     share = row.Q.delta(d)
     often = torch.stack([sent(row.Q, torch.ones(1, d), t)[0] for t in range(rounds)]).mean(dim=0)
@@ -95,8 +95,8 @@ def test_at_random_it_is_so_on_average(row: Row) -> None:
     assert float(lost) == pytest.approx(1 - share, abs=0.04)
 
 
-def test_the_bound_is_no_looser_than_it_is() -> None:
-    """Entries all alike are the worst for top k; one that is large and 31 that round down are for few bits."""
+def test_the_bound_is_tight() -> None:
+    """The bound is reached: by equal entries for top k, and by one large entry and 31 that round down for few bits."""
     x = torch.ones(1, 50)
     assert float((x - sent(top_k(0.1), x)).square().sum() / 50) == pytest.approx(1 - top_k(0.1).delta(50))
     x = torch.full((1, 32), 0.4999)
@@ -107,7 +107,7 @@ def test_the_bound_is_no_looser_than_it_is() -> None:
 
 @every
 @given(messages())
-def test_what_is_sent_has_as_many_bytes_as_it_says(row: Row, x: Tensor) -> None:
+def test_messages_have_the_stated_size(row: Row, x: Tensor) -> None:
     """One row per device in every part, and nothing else."""
     parts = row.Q.encode(x, 0)
     assert all(len(part) == len(x) for part in parts)
@@ -118,7 +118,7 @@ def test_what_is_sent_has_as_many_bytes_as_it_says(row: Row, x: Tensor) -> None:
 
 @pytest.mark.parametrize("d", [256, 1024, 25_600])
 def test_the_sizes_of_the_docstring(d: int) -> None:
-    """In numbers of 4 bytes, where d is a multiple of all that there is to round up."""
+    """In numbers of 4 bytes, for a d at which nothing is rounded up."""
     x = torch.randn(1, d)
     numbers = {name: sum(part[0].nbytes for part in row.Q.encode(x, 0)) / 4 for name, row in COMPRESSORS.items()}
     k = count(0.1, d)
@@ -130,7 +130,7 @@ def test_the_sizes_of_the_docstring(d: int) -> None:
 
 @given(messages(), st.sampled_from([2, 4, 8]))
 def test_rounding_is_never_further_away_than_zero(x: Tensor, bits: int) -> None:
-    """Every entry by itself; and the largest of each block of 32 is exact."""
+    """For every entry; and the largest of each block of 32 is exact."""
     found = sent(quantized(bits), x)
     assert ((x - found).abs() <= x.abs() * (1 + 1e-6)).all()
     step = 2 / (2**bits - 2)
@@ -142,7 +142,7 @@ def test_rounding_is_never_further_away_than_zero(x: Tensor, bits: int) -> None:
 
 
 @given(messages(), st.sampled_from([2, 4, 8]), st.sampled_from([0.1, 0.5, 1.0]))
-def test_they_are_the_plain_loops(x: Tensor, bits: int, part: float) -> None:
+def test_compressors_equal_the_plain_loops(x: Tensor, bits: int, part: float) -> None:
     x = x.double()
     rounded = torch.stack([reference.quantized(bits)(row, 0) for row in x])
     assert torch.allclose(sent(quantized(bits), x), rounded, rtol=1e-12, atol=0)
@@ -159,9 +159,9 @@ def test_what_is_drawn_depends_on_seed_and_round_alone() -> None:
     first = [drawn(seed, t) for seed in range(5) for t in range(20)]
     torch.manual_seed(2)
     assert [drawn(seed, t) for seed in range(5) for t in range(20)] == first
-    assert len({tuple(each) for each in first}) == 100  # and no two alike
+    assert len({tuple(each) for each in first}) == 100  # and all differ
     assert all(len(each) == 10 for each in first)
-    # the same entries for all devices, of single and of double precision
+    # the same entries for all devices, in single and in double precision
     for dtype in (torch.float32, torch.float64):
         x = torch.randn(3, 100, dtype=dtype)
         assert (sent(random_k(0.1, 2), x, 7) != 0).nonzero()[:, 1].unique().tolist() == drawn(2, 7)
@@ -173,16 +173,16 @@ def test_encoding_leaves_x_as_it_is(row: Row) -> None:
     before = x.clone()
     found = sent(row.Q, x)
     assert torch.equal(x, before)
-    # nor does anything that comes later change what was decoded
+    # and later changes of x do not change what was decoded
     sent(row.Q, torch.randn(3, 300))
     assert torch.equal(found, sent(row.Q, before))
 
 
-def test_what_is_no_compression() -> None:
+def test_bad_arguments_are_refused() -> None:
     for part in (0.0, -0.5, 1.5, math.nan):
         for make in (top_k, random_k):
-            with pytest.raises(InputError, match=r"a part of the entries, in \(0, 1\]"):
+            with pytest.raises(InputError, match=r"part of the entries to send must be in \(0, 1\]"):
                 make(part)
     for bits in (0, 1, 3, 16, 32):
-        with pytest.raises(InputError, match="2, 4 or 8 bits per number, not"):
+        with pytest.raises(InputError, match="bits per number must be 2, 4 or 8: "):
             quantized(bits)

@@ -1,4 +1,4 @@
-"""W_t is what the theory asks for, on every graph and in every round; what is not is refused with the reason."""
+"""W_t satisfies the theory's assumptions, on every graph and in every round; any other matrix is refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_rho_of_large_graphs() -> None:
     W = metropolis_matrix(graphs.random_regular(600, 6, seed=0))
     eigenvalues = np.linalg.eigvalsh(W.toarray())
     assert rho(W) == pytest.approx(max(eigenvalues[-2] ** 2, eigenvalues[0] ** 2), abs=1e-9)
-    # a ring's are known, (1 + 2 cos(2 pi k / K)) / 3, and too close to each other for Lanczos
+    # a ring's eigenvalues are known, (1 + 2 cos(2 pi k / K)) / 3, and too close to each other for Lanczos
     for K in (600, 20_000):
         assert rho(metropolis_matrix(graphs.ring(K))) == pytest.approx(
             ((1 + 2 * np.cos(2 * np.pi / K)) / 3) ** 2, abs=1e-11
@@ -137,7 +137,7 @@ def test_a_bad_matrix_is_refused(W: np.ndarray, says: str) -> None:
         (nx.Graph([("a", "b")]), "nodes 0..1"),
     ],
 )
-def test_metropolis_refuses_what_is_no_network(graph: nx.Graph, says: str) -> None:
+def test_metropolis_refuses_other_graphs(graph: nx.Graph, says: str) -> None:
     with pytest.raises(InputError, match=says):
         metropolis(graph)
 
@@ -156,7 +156,7 @@ def test_a_matrix_must_fit_its_graph() -> None:
 GRAPH = graphs.erdos_renyi(12, 0.4, seed=1)
 DIRECTED = graphs.directed_erdos_renyi(12, 0.3, seed=2)
 
-# a new mixing is a row here: the laws below are for all
+# a new mixing is a new row: the laws below hold for all
 SYMMETRIC: dict[str, Callable[[int], Mixing]] = {
     "link_failures": lambda seed: link_failures(metropolis(GRAPH), 0.3, seed),
     "dropouts": lambda seed: dropouts(metropolis(GRAPH), 0.3, seed),
@@ -179,7 +179,7 @@ FIXED: dict[str, Mixing] = {
     "matcha": matcha(GRAPH, 1.0),
     "repeated": repeated(metropolis(GRAPH), 2),
 }
-# along which edges messages may travel, if not GRAPH's
+# the edges along which messages may travel, if they are not GRAPH's
 ALLOWED = {"one_peer": None, "failing one_peer": None, "failing push_sum": DIRECTED, "push_sum without some": DIRECTED}
 
 
@@ -211,7 +211,7 @@ def assert_proper(W: Dense, mixing: Mixing, graph: nx.Graph | None) -> None:
 @pytest.mark.parametrize("name", RANDOM)
 @given(seed=st.sampled_from([0, 7, 2**40]), t=st.integers(0, 2**40))
 def test_every_random_w(name: str, seed: int, t: int) -> None:
-    """In [0, 1], stochastic, on the graph, symmetric where it says so; and a pure function of (seed, t)."""
+    """In [0, 1], stochastic, zero off the graph, symmetric if it says so; and a pure function of (seed, t)."""
     mixing = made(name, seed)
     W = dense(mixing, t)
     assert_proper(W, mixing, ALLOWED.get(name, GRAPH))
@@ -229,7 +229,7 @@ def test_every_other_w(name: str, t: int) -> None:
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_other_rounds_and_seeds_have_another_w(name: str) -> None:
-    gossips = range(1, 20, 2)  # there are local steps between some
+    gossips = range(1, 20, 2)  # some mixings have local steps in between
     for seeds, rounds in (((0,), gossips), ((0, 7, 2**40), gossips[:1])):
         different = {dense(made(name, seed), t).tobytes() for seed in seeds for t in rounds}
         assert len(different) >= 0.8 * len(seeds) * len(rounds)
@@ -268,7 +268,7 @@ def connected(draw: st.DrawFn) -> nx.Graph:
 
 
 @given(connected(), st.floats(0, 0.99), st.integers(0, 2**32), st.integers(0, 1000))
-def test_what_a_lost_link_carried_stays_on_the_diagonals(graph: nx.Graph, rate: float, seed: int, t: int) -> None:
+def test_the_weight_of_a_lost_link_moves_to_the_diagonal(graph: nx.Graph, rate: float, seed: int, t: int) -> None:
     for lossy in (link_failures(metropolis(graph), rate, seed), dropouts(metropolis(graph), rate, seed)):
         W, full = dense(lossy, t), dense(metropolis(graph), t)
         lost = (W == 0) & (full > 0)
@@ -276,7 +276,7 @@ def test_what_a_lost_link_carried_stays_on_the_diagonals(graph: nx.Graph, rate: 
         there = ~lost & ~np.eye(len(W), dtype=bool)
         assert np.array_equal(W[there], full[there])
         assert np.allclose(W.diagonal(), full.diagonal() + (full * lost).sum(axis=1), rtol=0, atol=1e-14)
-        assert lossy.at(t).nnz == np.count_nonzero(W)  # an engine counts what is stored as sent
+        assert lossy.at(t).nnz == np.count_nonzero(W)  # an engine counts stored entries as sent
 
 
 @given(connected(), st.integers(0, 2**32), st.integers(0, 1000))
@@ -286,20 +286,20 @@ def test_links_that_fail_at_a_rate_fail_at_every_higher_one(graph: nx.Graph, see
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5, 0.9])
-def test_links_and_devices_fail_as_often_as_said(rate: float) -> None:
+def test_links_and_devices_fail_at_the_given_rate(rate: float) -> None:
     graph, rounds = graphs.random_regular(40, 6, seed=0), 300
     links, devices = link_failures(metropolis(graph), rate, 3), dropouts(metropolis(graph), rate, 3)
     u, v = np.array(graph.edges)[:30].T
     alive = np.stack([dense(links, t)[u, v] > 0 for t in range(rounds)])
     assert 1 - alive.mean() == pytest.approx(rate, abs=4 * math.sqrt(rate * (1 - rate) / alive.size))
-    # neither rounds nor links go together
+    # rounds and links are independent
     assert np.abs(np.corrcoef(alive.T) - np.eye(30)).max() < 0.3
     assert abs(np.corrcoef(alive[1:].ravel(), alive[:-1].ravel())[0, 1]) < 0.05
     kept = np.mean([(devices.at(t).nnz - 40) / 2 for t in range(rounds)]) / graph.number_of_edges()
     assert kept == pytest.approx((1 - rate) ** 2, abs=0.03)
 
 
-def test_a_device_that_is_away_is_alone() -> None:
+def test_an_offline_device_has_no_links() -> None:
     mixing, full = dropouts(metropolis(graphs.complete(9)), 0.4, seed=1), np.full((9, 9), 1 / 9)
     for t in range(50):
         W = dense(mixing, t)
@@ -309,7 +309,7 @@ def test_a_device_that_is_away_is_alone() -> None:
         assert np.allclose(here - np.diag(here.diagonal()), (full - np.diag(full.diagonal()))[~away][:, ~away])
 
 
-def test_what_is_lost_of_a_directed_mixing_stays_with_the_sender() -> None:
+def test_the_weight_of_a_lost_directed_link_stays_with_the_sender() -> None:
     full = dense(push_sum(DIRECTED), 0)
     for t in range(20):
         W = dense(link_failures(push_sum(DIRECTED), 0.4, 0), t)
@@ -319,8 +319,8 @@ def test_what_is_lost_of_a_directed_mixing_stays_with_the_sender() -> None:
         assert np.array_equal(lost[both], lost.T[both])  # a link fails both ways
 
 
-def test_streams_are_apart() -> None:
-    """One seed for all of a run's randomness makes nothing depend on anything else."""
+def test_streams_are_independent() -> None:
+    """All draws of a run use the same seed, and are still independent."""
     graph = graphs.complete(12)
     links, devices = link_failures(metropolis(graph), 0.5, 0), dropouts(metropolis(graph), 0.5, 0)
     pairs = matchings(graph, 0)
@@ -334,7 +334,7 @@ def test_bad_rate(rate: float) -> None:
         message(partial(lose, metropolis(GRAPH), rate), "rate", "[0, 1)", repr(rate))
 
 
-def test_nothing_lost_is_the_same_mixing() -> None:
+def test_rate_zero_is_the_same_mixing() -> None:
     mixing = metropolis(GRAPH)
     assert link_failures(mixing, 0) is mixing and dropouts(mixing, 0.0) is mixing and local_steps(mixing, 1) is mixing
 
@@ -349,7 +349,7 @@ def test_local_steps_gossip_in_every_tau_th_round(tau: int, t: int) -> None:
 
 
 def test_local_steps_take_every_w_of_a_changing_mixing_in_turn() -> None:
-    """Every other round of the one-peer graph alone would never bring 4 devices together."""
+    """If the one-peer graph lost every other round, 4 devices would never agree."""
     mixing, peers = local_steps(one_peer_exponential(4), 2), one_peer_exponential(4)
     for t in range(12):
         assert np.array_equal(dense(mixing, t), dense(peers, t // 2) if t % 2 else np.eye(4))
@@ -393,7 +393,7 @@ def test_compositions_keep_what_they_are_made_of() -> None:
     assert outside.balanced and outside.symmetric and outside.repeats == 2 and not outside.static
     assert repeated(metropolis(GRAPH), 4).static
     assert np.array_equal(dense(outside, 0), np.eye(12)) and not np.array_equal(dense(outside, 1), np.eye(12))
-    # what fails in a round does not depend on what else there is
+    # which links fail in a round does not depend on the other changes
     a = link_failures(dropouts(metropolis(GRAPH), 0.3, 1), 0.3, 2)
     b = dropouts(link_failures(metropolis(GRAPH), 0.3, 2), 0.3, 1)
     assert all(np.allclose(dense(a, t), dense(b, t), rtol=0, atol=1e-14) for t in range(10))
@@ -421,7 +421,7 @@ def test_matchings_of_many_devices() -> None:
     graph = graphs.random_regular(2000, 8, seed=0)
     W = matchings(graph, 0).at(1)
     assert np.unique(W.data).tolist() == [0.5, 1.0]
-    assert W.nnz - 2000 > 2000 * 0.8  # a maximal matching has at least half of the pairs of the largest
+    assert W.nnz - 2000 > 2000 * 0.8  # a maximal matching has at least half as many pairs as the largest one
 
 
 # ----------------------------------------------------------------------- MATCHA
@@ -481,7 +481,7 @@ def test_matcha_plan(name: str, budget: float) -> None:
     def second(p: Dense) -> float:
         return float(np.linalg.eigvalsh(laplacian(plan.edges, p[plan.matching], K))[1])
 
-    # nothing of the same budget connects better
+    # no other p with the same budget connects better
     best, rng = second(plan.p), np.random.default_rng(0)
     assert best > 0 and best >= second(np.full(M, budget)) * (1 - 1e-9)
     for _ in range(300):
@@ -517,14 +517,14 @@ def test_matcha_spends_its_budget_and_averages(name: str, budget: float) -> None
     links = np.array([np.count_nonzero(np.triu(dense(mixing, t), 1)) for t in range(rounds)])
     spread = math.sqrt((size**2 * plan.p * (1 - plan.p)).sum() / rounds)
     assert links.mean() == pytest.approx((size * plan.p).sum(), abs=4 * spread + 1e-9)
-    for t in range(20):  # I - alpha L_t, but where a device is too busy for alpha
+    for t in range(20):  # I - alpha L_t, unless a device has too many active links for alpha
         W = dense(mixing, t)
         degree = (np.triu(W, 1) + np.triu(W, 1).T > 0).sum(axis=1)
         for i, j in np.argwhere(np.triu(W, 1)).tolist():
             assert W[i, j] == min(plan.alpha, 1 / max(degree[i], degree[j]))
         assert np.isclose(W.sum(axis=1), 1).all() and (W >= 0).all()
-        assert mixing.at(t).nnz == np.count_nonzero(W)  # also where a W_ii is 0
-    # little is lost by that, and all of the network is reached
+        assert mixing.at(t).nnz == np.count_nonzero(W)  # also if a W_ii is 0
+    # this costs little, and gossip reaches the whole network
     assert rho_over_time(mixing, rounds) < min(plan.rho + 0.12, 1 - 1e-3)
 
 
@@ -536,7 +536,7 @@ def test_matcha_with_all_of_the_budget_averages_about_as_metropolis(graph: nx.Gr
 
 
 def test_matcha_prefers_what_connects() -> None:
-    """Two cliques and a bridge: the bridge is worth more than any other link."""
+    """Two cliques and a bridge: the bridge is used more often than any other link."""
     graph = nx.disjoint_union(nx.complete_graph(5), nx.complete_graph(5))
     graph.add_edge(0, 5)
     plan = matcha_plan(graph, 0.4)
@@ -549,7 +549,7 @@ def test_bad_budget(budget: float) -> None:
     message(lambda: matcha(GRAPH, budget), "budget", "(0, 1]", repr(budget))
 
 
-def test_changing_mixings_refuse_what_is_no_network() -> None:
+def test_changing_mixings_refuse_other_graphs() -> None:
     for make in (matchings, partial(matcha, budget=0.5)):
         message(partial(make, nx.Graph([(0, 1), (2, 3)])), "not connected")
         message(partial(make, DIRECTED), "directed")
@@ -593,7 +593,7 @@ def test_push_sum_hands_out_everything_and_reaches_everyone(K: int, seed: int) -
         sends = sender == receiver or graph.has_edge(sender, receiver)
         assert P[receiver, sender] == (1 / (1 + graph.out_degree(sender)) if sends else 0)
     assert mixing.static and not mixing.balanced and not mixing.symmetric
-    # powers tend to v 1^T with v > 0: everyone holds the same mixture, and x / w is the mean
+    # powers tend to v 1^T with v > 0: all devices hold the same mixture, and x / w is the mean
     limit = np.linalg.matrix_power(P, 2000)
     assert np.linalg.svd(limit, compute_uv=False)[1] < 1e-9 and limit.min() > 0
     x = np.random.default_rng(seed).standard_normal(K)
@@ -605,7 +605,7 @@ def test_push_sum_of_an_undirected_graph_sends_both_ways() -> None:
     assert np.allclose(dense(push_sum(graphs.ring(5)), 0), dense(metropolis(graphs.ring(5)), 0), rtol=0, atol=1e-15)
 
 
-def test_push_sum_refuses_what_does_not_come_back() -> None:
+def test_push_sum_needs_a_strongly_connected_graph() -> None:
     message(lambda: push_sum(nx.DiGraph([(0, 1), (1, 2), (2, 1)])), "not strongly connected", "2 parts", "node 0")
 
 
@@ -614,12 +614,12 @@ def test_rho_over_time() -> None:
     assert rho_over_time(mixing, 7) == pytest.approx(rho(mixing.at(0)))
     assert rho_over_time(repeated(mixing, 3)) == pytest.approx(rho(mixing.at(0)) ** 3)
     assert rho_over_time(local_steps(mixing, 4), 40) == pytest.approx(1 - (1 - rho(mixing.at(0))) / 4)
-    # more that fails, slower; but not stuck
+    # more failures make it slower, but not stuck
     rates = [rho_over_time(link_failures(mixing, rate, 0), 200) for rate in (0.0, 0.2, 0.5, 0.8)]
     assert all(a < b for a, b in pairwise([*rates, 1.0]))
-    # of one link that works half of the time it is known: E[W'W] - J = (1 - 1/2) (I - J)
+    # for one link that works half of the time, E[W'W] - J = (1 - 1/2) (I - J)
     assert rho_over_time(link_failures(metropolis(graphs.ring(2)), 0.5, 0), 1000) == pytest.approx(0.5, abs=0.06)
-    # of a directed graph, how fast the powers of P become alike
+    # for a directed graph: how fast the columns of P^t become equal
     second = np.sort(np.abs(np.linalg.eigvals(dense(push_sum(DIRECTED), 0))))[-2]
     assert 0 < second < 1 and rho_over_time(push_sum(DIRECTED)) == pytest.approx(second**2)
     message(lambda: rho_over_time(link_failures(mixing, 0.1), 0), "rounds", "0")

@@ -1,8 +1,8 @@
 """Laws of every objective: its weights solve the problem that it names, and are safe on the way there.
 
-A new objective is one more row of OBJECTIVES: what it is, and the weights that constant losses must get in the end,
-worked out by other means. Every row is also tried within `smoothed`, `clipped` and `capped`. The error of a gossiped
-normaliser is measured and bounded here: a change that makes it larger is noticed.
+A new objective is a new row of OBJECTIVES: the objective, and the limit of its weights for constant losses, computed
+by another method. Every row is also tested within `smoothed`, `clipped` and `capped`. The error of a gossiped
+normaliser is measured and bounded here, so a change that makes it larger fails.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def copied(state: ObjectiveState) -> ObjectiveState:
 def weights_over(
     objective: Objective, mixing: Mixing, losses: Iterable[Tensor], hosted: LocalDevices
 ) -> Iterator[tuple[Tensor, ObjectiveState]]:
-    """The weights of one round after another, and the state after it; its names, shapes and types stay."""
+    """The weights and the state after each round; the state's names, shapes and types stay the same."""
     engine = LocalEngine(mixing, hosted.share.dtype)
     state = copied(objective.init(hosted))
     like = {name: (value.shape, value.dtype) for name, value in state.items()}
@@ -94,7 +94,7 @@ def last(steps: Iterable[tuple[Tensor, ObjectiveState]]) -> tuple[Tensor, Object
     return end
 
 
-# every loss with every reference: spread, with ties, with zero and alone at the top, all equal
+# every loss with every reference: spread out, with ties, with zeros and one maximum, all equal
 FEW = 5
 LOSSES_OF_A_NETWORK = np.array(
     [[0.3, 1.0, 1.4, 1.4, 2.0], [0.0, 0.2, 0.2, 0.1, 1.9], [0.7, 0.7, 0.7, 0.7, 0.7], [1.0, 1.05, 0.9, 0.8, 1.1]]
@@ -104,9 +104,9 @@ CASES = list(itertools.product(LOSSES_OF_A_NETWORK, REFERENCES))
 
 
 def in_the_end(row: Row) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(losses, reference, weights) of complete networks with constant losses, when nothing moves any more.
+    """(losses, reference, weights) of complete networks with constant losses, after convergence.
 
-    All networks at once, as one without links between them.
+    All networks run at once, as one network without links between them.
     """
     W = csr_array(block_diag([np.full((FEW, FEW), 1 / FEW)] * len(CASES)))
     f = torch.as_tensor(np.concatenate([f for f, _ in CASES]))
@@ -127,7 +127,7 @@ def in_the_end(row: Row) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 @every
 def test_constant_losses_get_the_weights_of_the_problem(row: Row) -> None:
-    """On the complete graph, in the end: the solution of the inner problem, worked out by other means."""
+    """On the complete graph the limit is the solution of the inner problem, computed by another method."""
     for f, p, found in in_the_end(row):
         assert found == pytest.approx(row.limit(f, p), rel=1e-6, abs=1e-7), (f, p)
         if row.by_share and (f == f[0]).all():  # equal losses: shares, or shares times one number
@@ -142,7 +142,7 @@ def test_constant_losses_get_the_weights_of_the_problem(row: Row) -> None:
 
 @base
 def test_the_first_rounds_weights(row: Row) -> None:
-    """Where they depend on others' losses, of which nobody knows yet: shares, or a mixture with all devices alike."""
+    """If weights depend on the others' losses, which are not known yet, they are the shares or a uniform mixture."""
     share = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
     weight = weights(row.objective, torch.linspace(0.1, 3.0, 6, dtype=torch.float64), share)
     if row.mean_is_one:
@@ -160,8 +160,8 @@ def any_losses(most: float) -> st.SearchStrategy[list[list[float]]]:
 @settings(max_examples=12)
 @given(any_losses(1e30), st.sampled_from([torch.float32, torch.float64]))
 @example([[1e30, 0, 0, 0, 0, 0], [0, 1e30, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1e30, 1, 1e30, 0, 0, 1e30]], torch.float32)
-def test_any_losses_have_weights(row: Row, losses: list[list[float]], dtype: torch.dtype) -> None:
-    """Not negative, never no number, and bounded unless the problem's own weights are not."""
+def test_weights_are_safe_for_any_losses(row: Row, losses: list[list[float]], dtype: torch.dtype) -> None:
+    """Weights are never negative or nan, and are bounded unless the exact weights are not."""
     share = torch.linspace(0.5, LARGEST_SHARE, 6, dtype=dtype)
     rounds = [torch.tensor(loss, dtype=dtype) for loss in [*losses, losses[0]]]
     for weight, _ in weights_over(row.objective, metropolis(ring(6)), rounds, everyone(share)):
@@ -172,7 +172,7 @@ def test_any_losses_have_weights(row: Row, losses: list[list[float]], dtype: tor
 
 @every
 def test_a_loss_that_is_no_number_is_for_the_round_to_refuse(row: Row) -> None:
-    """The run ends with a message that names the device, not in the middle of a weight."""
+    """The run ends with a message that names the device; computing the weights raises nothing."""
     for loss in ([1.0, math.inf, 2.0], [1.0, math.nan, 2.0]):
         steps = weights_over(row.objective, metropolis(ring(3)), [torch.tensor(loss)] * 2, everyone(torch.ones(3)))
         assert len(list(steps)) == 2
@@ -185,7 +185,7 @@ def noise(K: int, T: int, seed: int = 0, scale: float = 2.0) -> list[Tensor]:
 
 @every
 def test_devices_weigh_alone(row: Row) -> None:
-    """Row by row and in place: for some of the devices at a time, or where only some of them live."""
+    """Row by row and in place: for some of the devices at a time, or if only some of them are in this process."""
     K, share = 9, torch.linspace(0.2, 1.8, 9, dtype=torch.float64)
     hosted, parts = everyone(share), [slice(0, 4), slice(4, 5), slice(5, 9)]
     engine, objective = LocalEngine(metropolis(erdos_renyi(K, 0.4, seed=1)), torch.float64), row.objective
@@ -218,8 +218,8 @@ FLOATS = {"kl normalised": 1, "kl normalised, mu falls": 1, "term": 1, "q-ffl": 
 
 
 @every
-def test_what_it_sends(row: Row) -> None:
-    """As many numbers over every link as it says: none for what needs to know of nobody."""
+def test_it_sends_the_stated_count_of_numbers(row: Row) -> None:
+    """It sends the stated count of numbers over every link, and none if weights need only the own loss."""
     name = next(name for name, other in OBJECTIVES.items() if other is row).split(", smo")[0]
     name = name.removesuffix(", clipped").removesuffix(", capped")
     state, mix = (
@@ -233,7 +233,7 @@ def test_what_it_sends(row: Row) -> None:
 
 @base
 def test_wrappers_are_what_they_say(row: Row) -> None:
-    """In every round: the objective of another loss, or its weights with a bound."""
+    """In every round: the objective applied to another loss, or its weights with a bound."""
     share, losses = torch.linspace(0.5, 1.5, 6, dtype=torch.float64), noise(6, 12, scale=3.0)
     u = losses[:1]
     for loss in losses[1:]:
@@ -251,7 +251,7 @@ def test_wrappers_are_what_they_say(row: Row) -> None:
     assert (bounded <= CAP * share).all()
     if row.with_cap is None:
         assert torch.equal(bounded, torch.minimum(plain, CAP * share))
-    else:  # what one may not have, the others get
+    else:  # the others share what the cap takes away
         assert bounded.mean() > torch.minimum(plain, CAP * share).mean()
     # so this test could fail
     assert (plain > CAP * share).any() or (plain / share).max() < CAP
@@ -271,7 +271,7 @@ JUMPY = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", JUMPY)
 def test_weights_never_overflow(name: str, dtype: torch.dtype) -> None:
-    """mu = 0.01 and losses that jump between 0 and 100, so h is up to exp(10000): finite, and bounded as they say."""
+    """mu = 0.01 and losses that jump between 0 and 100, so h is up to exp(10000): weights are finite and bounded."""
     graph, rng = erdos_renyi(25, 0.3, seed=0), np.random.default_rng(0)
     losses = [torch.as_tensor(rng.choice([0.0, 1.0, 50.0, 100.0], size=25), dtype=dtype) for _ in range(60)]
     hosted = everyone(torch.ones(25, dtype=dtype))
@@ -279,11 +279,11 @@ def test_weights_never_overflow(name: str, dtype: torch.dtype) -> None:
     assert found.dtype == dtype and found.isfinite().all()
     assert (found >= 0).all() and 5 < float(found.max()) <= 25
     if "level" not in JUMPY[name].init(hosted) and "dual" not in JUMPY[name].init(hosted):
-        # a device's own h is b W_ii of its normaliser at least
+        # the normaliser is at least b W_ii times the device's own h
         assert (found <= 1.01 / (NEWEST * torch.as_tensor(metropolis_matrix(graph).diagonal(), dtype=dtype))).all()
 
 
-def test_as_written_they_do() -> None:
+def test_weights_as_written_overflow() -> None:
     assert weights(kl_dro(0.01), torch.tensor([0.0, 1.0, 100.0])).isinf().any()
 
 
@@ -293,7 +293,7 @@ LOSSES = st.lists(st.floats(0, 20), min_size=3, max_size=8).map(lambda v: torch.
 
 
 def weights(objective: Objective, loss: Tensor, share: Tensor | None = None) -> Tensor:
-    """Of the first round."""
+    """The weights of the first round."""
     state = objective.init(everyone(torch.ones_like(loss) if share is None else share))
     return objective.weigh(loss, state, 0)
 
@@ -322,30 +322,30 @@ def test_clip_bounds_the_loss_in_h_only(loss: Tensor, mu: float, clip: float) ->
 
 
 @given(LOSSES, st.floats(0.2, 10), st.integers(0, 2**32 - 1))
-def test_eq_4_equals_eq_5_at_the_maximising_lambda(loss: Tensor, mu: float, seed: int) -> None:
+def test_eq_6_equals_eq_7_at_the_maximising_lambda(loss: Tensor, mu: float, seed: int) -> None:
     """max over lambda of sum lambda f - mu KL(lambda | p) is mu log sum p exp(f / mu), at lambda ~ p exp(f / mu).
 
-    The maximising lambda is the normalised weight, so the weights solve the paper's inner problem; also for a
-    reference p that is not uniform.
+    The maximising lambda is the normalised weight, so the weights solve the paper's inner problem, also for a
+    non-uniform reference p.
     """
     rng = np.random.default_rng(seed)
     f, K = loss.numpy(), len(loss)
     p = rng.dirichlet(np.full(K, 5.0))
 
-    def eq4(lam: np.ndarray) -> float:
+    def eq6(lam: np.ndarray) -> float:
         positive = lam > 0
         return float(lam @ f - mu * (lam[positive] * np.log(lam[positive] / p[positive])).sum())
 
-    eq5 = mu * (np.log(p) + f / mu).max() + mu * np.log(np.exp(np.log(p) + f / mu - (np.log(p) + f / mu).max()).sum())
+    eq7 = mu * (np.log(p) + f / mu).max() + mu * np.log(np.exp(np.log(p) + f / mu - (np.log(p) + f / mu).max()).sum())
     weight = weights(kl_dro(mu), loss, share=torch.as_tensor(K * p))
     best = (weight / weight.sum()).numpy()
-    assert eq4(best) == pytest.approx(eq5, rel=1e-9, abs=1e-9)
+    assert eq6(best) == pytest.approx(eq7, rel=1e-9, abs=1e-9)
     for lam in rng.dirichlet(np.ones(K), size=20):
-        assert eq4(lam) <= eq5 + 1e-9
+        assert eq6(lam) <= eq7 + 1e-9
 
 
 def test_a_weight_overflows_only_where_it_is_itself_too_large() -> None:
-    # h = exp(89) is beyond float32, h / mu = exp(89) / 1e4 is not
+    # h = exp(89) overflows float32, h / mu = exp(89) / 1e4 does not
     huge = weights(kl_dro(1e4), torch.full((3,), 89e4, dtype=torch.float32))
     assert huge.isfinite().all() and float(huge[0]) == pytest.approx(math.exp(89) / 1e4, rel=1e-3)
     assert weights(kl_dro(1.0), torch.full((3,), 90.0)).isinf().all()
@@ -372,7 +372,7 @@ def test_mu_may_change_over_rounds(kind: Weights) -> None:
 
 
 def gossiped(graph: nx.Graph, losses: Iterable[Tensor], mu: float, share: Tensor | None = None) -> Iterator[Tensor]:
-    """The normalised weights of one round after another."""
+    """The normalised weights of each round."""
     losses, K = list(losses), graph.number_of_nodes()
     hosted = everyone(torch.ones(K, dtype=losses[0].dtype) if share is None else share)
     for weight, _ in weights_over(kl_dro(mu, weights="normalized"), metropolis(graph), losses, hosted):
@@ -389,7 +389,7 @@ def softmax_weights(loss: Tensor, mu: float, share: Tensor | None = None) -> Ten
     "make", [lambda: kl_dro(0.5, weights="normalized"), lambda: chi2_dro(1.0), lambda: kl_ball(0.1)]
 )
 def test_rounds_without_gossip_leave_estimates_as_they_are(make: Callable[[], Objective]) -> None:
-    """Else a device would come to compare itself with itself, and all weights would become 1."""
+    """Else a device would compare itself with itself, and all weights would become 1."""
     loss = torch.linspace(0, 2, 9, dtype=torch.float64)
     hosted, ring_of_9 = everyone(torch.ones(9, dtype=torch.float64)), metropolis(ring(9))
     *_, (always, _) = weights_over(make(), ring_of_9, [loss] * 21, hosted)
@@ -400,7 +400,7 @@ def test_rounds_without_gossip_leave_estimates_as_they_are(make: Callable[[], Ob
 
 @given(LOSSES, st.floats(0.01, 50), st.integers(0, 2**32 - 1))
 def test_on_the_complete_graph_constant_losses_get_their_softmax_weights(loss: Tensor, mu: float, seed: int) -> None:
-    """From the second round on, for any reference, so their mean is 1; in the first nobody knows of others."""
+    """From the second round on, for any reference, so their mean is 1; in the first round no device knows others."""
     share = torch.as_tensor(len(loss) * np.random.default_rng(seed).dirichlet(np.full(len(loss), 5.0)))
     first, *rest = gossiped(complete(len(loss)), [loss] * 4, mu, share)
     assert torch.equal(first, share)
@@ -411,9 +411,9 @@ def test_on_the_complete_graph_constant_losses_get_their_softmax_weights(loss: T
 
 @given(LOSSES, st.floats(0.01, 50), st.integers(0, 2**32 - 1))
 def test_on_the_complete_graph_the_error_is_the_lag(loss: Tensor, mu: float, seed: int) -> None:
-    """The normaliser is the moving average of the true ones: all weights of a round are off by one common factor.
+    """The normaliser is the moving average of the true ones, so all weights of a round are off by a common factor.
 
-    They are made from the losses of the round before, everybody's; none is above K.
+    They use all devices' losses of the round before, and none is above K.
     """
     rng, K = np.random.default_rng(seed), len(loss)
     losses = [loss * float(factor) for factor in rng.uniform(0.5, 1.5, size=6)]
@@ -429,7 +429,7 @@ def test_on_the_complete_graph_the_error_is_the_lag(loss: Tensor, mu: float, see
 
 @pytest.mark.parametrize("graph", [ring(9), erdos_renyi(25, 0.3, seed=0)], ids=["ring", "erdos-renyi"])
 def test_on_other_graphs_constant_losses_get_those_of_a_neighbourhood(graph: nx.Graph) -> None:
-    """In the limit m = b (I - (1 - b) W)^-1 W h: every device's a weighted mean of all h, and right on average."""
+    """In the limit m = b (I - (1 - b) W)^-1 W h: each m_i is a weighted mean of all h, and their mean is right."""
     K = graph.number_of_nodes()
     loss = torch.linspace(0, 2, K, dtype=torch.float64)
     h, W = (loss / 0.7).exp(), torch.as_tensor(metropolis_matrix(graph).toarray())
@@ -443,7 +443,7 @@ def test_on_other_graphs_constant_losses_get_those_of_a_neighbourhood(graph: nx.
 
 
 def training_losses(K: int, T: int, seed: int) -> list[Tensor]:
-    """Losses as in training: unlike over devices, falling over rounds, noisy as those of mini-batches."""
+    """Losses as in training: different between devices, falling over rounds, with mini-batch noise."""
     rng = np.random.default_rng(seed)
     first = rng.uniform(0.5, 2.5, size=K)
     means = [0.3 + first * math.exp(-t / 100) for t in range(T)]
@@ -458,7 +458,7 @@ def training_losses(K: int, T: int, seed: int) -> list[Tensor]:
         (1.0, (0.037, 0.041), (0.093, 0.100), (0.980, 0.983)),
         (0.5, (0.077, 0.087), (0.190, 0.202), (0.947, 0.953)),
         (0.1, (0.37, 0.43), (0.70, 0.74), (0.62, 0.68)),
-        # from here on hardly anything is left of the weights: the error is the weights themselves
+        # from here on weights are almost 0, so the error is as large as the exact weights
         (0.03, (0.88, 0.97), (0.99, 1.03), (0.04, 0.14)),
         (0.01, (0.99, 1.01), (0.99, 1.01), (0.003, 0.008)),
     ],
@@ -466,10 +466,11 @@ def training_losses(K: int, T: int, seed: int) -> list[Tensor]:
 def test_the_error_of_the_gossiped_normaliser(
     mu: float, error: tuple[float, float], of_this_round: tuple[float, float], mean: tuple[float, float]
 ) -> None:
-    """Mean distance from the exact weights, which are 1 on average, over devices and 300 rounds on ER(25, 0.3).
+    """Mean distance from the exact weights, which have mean 1, over devices and 300 rounds on ER(25, 0.3).
 
-    From those of the losses that they are made from, the round's before; from those of this round's losses, which
-    differ by mini-batch noise mostly. And the mean of the weights: m falls later than the losses do, so it is below 1.
+    First against the exact weights for the losses that were used, those of the round before. Then against those for
+    this round's losses, which differ mostly by mini-batch noise. Then the mean weight, which is below 1 because m lags
+    behind falling losses.
     """
     for seed in (0, 1, 2):
         losses = training_losses(25, 300, seed)
@@ -478,20 +479,20 @@ def test_the_error_of_the_gossiped_normaliser(
         assert error[0] < float((found - exact[:-1]).abs().mean()) < error[1]
         assert of_this_round[0] < float((found - exact[1:]).abs().mean()) < of_this_round[1]
         assert mean[0] < float(found.mean()) < mean[1]
-        # and they tell the same devices apart
+        # and they order the devices in the same way
         alike = [float(torch.corrcoef(torch.stack(both))[0, 1]) for both in zip(found, exact[:-1], strict=True)]
         assert sum(alike) / len(alike) > 0.95
 
 
 @pytest.mark.parametrize("fall", [0.0, 0.1, 0.3, 0.36, 1.0])
 def test_losses_may_fall_by_a_third_of_mu_in_a_round(fall: float) -> None:
-    """m falls by 1 - b = 0.7 at most, exp(-0.357): losses that fall faster leave it behind, and weights vanish.
+    """m falls at most by the factor 1 - b = 0.7 = exp(-0.357): if losses fall faster, weights vanish.
 
-    All devices alike, so exact weights are 1. With losses that fall by fall mu, m / h <- 0.7 exp(fall) m / h + 0.3.
+    All losses are equal, so exact weights are 1. If they fall by fall mu, m / h <- 0.7 exp(fall) m / h + 0.3.
     """
     losses = [torch.full((4,), 100.0 - fall * 0.02 * t, dtype=torch.float64) for t in range(300)]
     *_, weight = gossiped(complete(4), losses, 0.02)
-    left = (1 - (1 - NEWEST) * math.exp(fall)) / NEWEST  # of m / h <- m / h, if there is such a number
+    left = (1 - (1 - NEWEST) * math.exp(fall)) / NEWEST  # the fixed point of h / m, if there is one
     assert weight.tolist() == pytest.approx([max(0.0, left)] * 4, abs=0.03)
 
 
@@ -501,7 +502,7 @@ def test_losses_may_fall_by_a_third_of_mu_in_a_round(fall: float) -> None:
     ids=["mu = 6", "mu = 3", "mu = 1"],
 )
 def test_one_loss_that_is_far_off_holds_all_up_unless_weights_are_capped(objective: Objective, rounds: float) -> None:
-    """One device has a loss of 300 in one round, all others 1 in all, so that else exact weights are 1."""
+    """One device has a loss of 300 in one round; all other losses are 1, so exact weights are 1 otherwise."""
     losses = [torch.ones(25, dtype=torch.float64) for _ in range(200)]
     losses[20][3] = 300.0
     mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), everyone(torch.ones(25, dtype=torch.float64))
@@ -514,7 +515,7 @@ def test_one_loss_that_is_far_off_holds_all_up_unless_weights_are_capped(objecti
     assert float(held.min()) > 0.5 and (held[40:] - 1).abs().max() < 0.01
 
 
-SMALL_MU: dict[str, tuple[Objective, float, float]] = {  # with the least and the largest mean weight
+SMALL_MU: dict[str, tuple[Objective, float, float]] = {  # with bounds on the mean weight
     "alone": (kl_dro(0.01, weights="normalized"), 0.0, 0.01),
     "smoothed": (smoothed(kl_dro(0.01, weights="normalized"), 0.03), 0.0, 0.01),
     "capped": (capped(kl_dro(0.01, weights="normalized"), 2.0), 0.0, 0.01),
@@ -529,7 +530,7 @@ SMALL_MU: dict[str, tuple[Objective, float, float]] = {  # with the least and th
 
 @pytest.mark.parametrize("name", SMALL_MU)
 def test_what_helps_where_mu_is_small(name: str) -> None:
-    """The cures that the guide names for mu = 0.01: a larger mu, or one that comes from above; smoothing is none."""
+    """The guide's fixes for mu = 0.01 help: a larger mu, or a falling mu. Smoothing alone does not."""
     objective, least, most = SMALL_MU[name]
     for seed in (0, 1, 2):
         mixing, hosted = (
@@ -544,7 +545,7 @@ def test_what_helps_where_mu_is_small(name: str) -> None:
     "objective", [kl_dro(0.1, weights="normalized"), q_ffl(8.0), chi2_dro(0.1)], ids=["kl", "q", "chi2"]
 )
 def test_a_device_that_is_capped_leaves_the_rest_to_the_others(objective: Objective) -> None:
-    """One of 25 whose loss is six times that of the others, as with random labels, on a sparse graph; in the end."""
+    """The limit on a sparse graph, where one of 25 devices has six times the others' loss, as with random labels."""
     losses = [0.5 + 0.02 * loss for loss in noise(25, 200)]
     for loss in losses:
         loss[0] = 3.0
@@ -556,7 +557,7 @@ def test_a_device_that_is_capped_leaves_the_rest_to_the_others(objective: Object
 
 
 def unequal(K: int, seed: int) -> Tensor:
-    """Shares of devices that count by samples: from a tenth of the average to some three times it."""
+    """Shares of devices that count by samples: from a tenth of the average to about three times the average."""
     return torch.as_tensor(K * np.random.default_rng(seed).dirichlet(np.full(K, 2.0)))
 
 
@@ -565,7 +566,7 @@ def unequal(K: int, seed: int) -> Tensor:
     [(6.0, (0.05, 0.11)), (2.0, (0.055, 0.12)), (1.0, (0.07, 0.135)), (0.5, (0.12, 0.17)), (0.1, (0.40, 0.48))],
 )
 def test_the_error_where_devices_count_by_unequal_numbers_of_samples(mu: float, error: tuple[float, float]) -> None:
-    """As above, with shares: m is a neighbourhood's mean of s h, so for large mu most of the error is that of s."""
+    """As above, with shares: m is a neighbourhood's mean of s h, so for large mu most of the error comes from s."""
     for seed in (0, 1, 2):
         losses, share = training_losses(25, 300, seed), unequal(25, seed)
         found = torch.stack(list(gossiped(erdos_renyi(25, 0.3, seed=seed), losses, mu, share)))[1:]
@@ -574,7 +575,7 @@ def test_the_error_where_devices_count_by_unequal_numbers_of_samples(mu: float, 
 
 
 def test_equal_losses_get_shares_only_where_shares_are_equal_or_the_graph_is_complete() -> None:
-    """On a ring, who has small neighbours gets more: up to 1.29 of its share, and down to 0.79. Not if all are 1."""
+    """On a ring, devices with small neighbours get more: 0.79 to 1.29 of their share. Not if all shares are 1."""
     losses = [torch.full((10,), 0.7, dtype=torch.float64)] * 200
     share = unequal(10, seed=1)
     *_, on_a_ring = gossiped(ring(10), losses, 1.0, share)
@@ -605,7 +606,7 @@ def test_tilted_risk_is_the_papers_with_mu_inverted(t: float, seed: int) -> None
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("graph", [complete(6), ring(6)], ids=["complete", "ring"])
 def test_q_is_zero_for_average_risk(graph: nx.Graph, normalized: bool) -> None:
-    """Whatever the losses are, zero too: shares, over their mean in a neighbourhood where that is gossiped."""
+    """For all losses, also zero: the weights are the shares, divided by their gossiped mean if normalised."""
     share = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)
     losses = [torch.zeros(6, dtype=torch.float64), *noise(6, 80)]
     W, eye = torch.as_tensor(metropolis_matrix(graph).toarray()), torch.eye(6, dtype=torch.float64)
@@ -622,7 +623,7 @@ def test_q_is_zero_for_average_risk(graph: nx.Graph, normalized: bool) -> None:
 
 
 def ball(radius: float, f: np.ndarray, p: np.ndarray, least_mu: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and mu of all devices in the end."""
+    """The limits of all devices' weights and mu."""
     objective = kl_ball(radius, mu=0.7, least_mu=least_mu)
     hosted = everyone(torch.as_tensor(len(f) * p))
     weight, state = last(weights_over(objective, metropolis(complete(len(f))), [torch.as_tensor(f)] * 700, hosted))
@@ -650,7 +651,7 @@ def test_a_radius_that_can_be_reached_is_reached(radius: float, p: np.ndarray) -
 
 @pytest.mark.parametrize("radius", [0.03, 0.1, 0.3])
 def test_on_a_sparse_graph_a_radius_is_reached_about(radius: float) -> None:
-    """Every device knows the mean of a neighbourhood, so the weights go further than they should; mu is smaller."""
+    """Every device knows only its neighbourhood's mean, so the weights exceed the radius, and mu is smaller."""
     for seed in (0, 1, 2):
         mixing, hosted = (
             metropolis(erdos_renyi(25, 0.3, seed=seed)),
@@ -667,7 +668,7 @@ def test_on_a_sparse_graph_a_radius_is_reached_about(radius: float) -> None:
 @pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("scale", [0.1, 10.0, 100.0, 1000.0])
 def test_a_radius_means_the_same_whatever_the_scale_of_the_loss(scale: float, cap: float | None) -> None:
-    """mu begins at 1, and so all weight is one device's where losses are large; mu gets to what they ask for."""
+    """mu starts at 1, so for large losses one device has all the weight at first; then mu adapts to their scale."""
     f, hosted = (
         torch.linspace(0.2, 2.0, 10, dtype=torch.float64),
         everyone(torch.ones(10, dtype=torch.float64)),
@@ -682,7 +683,7 @@ def test_a_radius_means_the_same_whatever_the_scale_of_the_loss(scale: float, ca
 
 
 def test_weights_that_vanish_are_no_reason_for_a_smaller_mu() -> None:
-    """A loss that is far off in one round leaves all others next to no weight: that is far from equal ones, too."""
+    """One huge loss in one round leaves the others almost no weight; this counts as far from the reference too."""
     losses = [torch.linspace(0.2, 2.0, 10, dtype=torch.float64) for _ in range(400)]
     losses[100] = losses[100].clone()
     losses[100][0] = 100.0
@@ -706,7 +707,7 @@ def test_where_the_radius_allows_everything_mu_is_the_least() -> None:
 
 @pytest.mark.parametrize("mu", [0.2, 1.0, 5.0])
 def test_chi2_solves_the_inner_problem(mu: float) -> None:
-    """max over lambda of sum lambda f - mu / 2 sum (lambda - p)^2 / p, found by a general solver."""
+    """The maximum over lambda of sum lambda f - mu / 2 sum (lambda - p)^2 / p, found by a general solver."""
     for f, p, weight in in_the_end(Row(chi2_dro(mu), chi2_limit(mu), at_most_K)):
 
         def value(lam: np.ndarray, f: np.ndarray = f, p: np.ndarray = p) -> float:
@@ -721,7 +722,7 @@ def test_chi2_solves_the_inner_problem(mu: float) -> None:
 
 
 def test_chi2_knows_the_level_from_the_second_round_on() -> None:
-    """On the complete graph, where no device is without weight: it is the mean of the first losses."""
+    """On the complete graph, if no weight is 0, the level is the mean of the first losses."""
     hosted, p = everyone(torch.ones(FEW, dtype=torch.float64)), np.full(FEW, 1 / FEW)
     for f in LOSSES_OF_A_NETWORK:
         steps = weights_over(chi2_dro(5.0), metropolis(complete(FEW)), [torch.as_tensor(f)] * 2, hosted)
@@ -729,7 +730,7 @@ def test_chi2_knows_the_level_from_the_second_round_on() -> None:
 
 
 def test_chi2_comes_to_rest_though_one_device_has_most_of_the_samples() -> None:
-    """Its level moves by b times its share of the way: up to shares of 2 / b, 6.7, that is safe on any graph."""
+    """The level moves by b times the share of the way, which is stable on any graph for shares up to 2 / b = 6.7."""
     graph = erdos_renyi(20, 0.2, seed=1)
     lonely = min(graph, key=graph.degree)
     share = torch.full((20,), (20 - 6.5) / 19, dtype=torch.float64)
@@ -752,10 +753,10 @@ def ad_gda_dual(f: np.ndarray, penalty: float, eta: float, graph: nx.Graph, T: i
 @pytest.mark.parametrize("graph", [complete(FEW), nx.path_graph(FEW)], ids=["complete", "path"])
 @pytest.mark.parametrize("penalty", [20.0, 2.0], ids=["inside", "on the edge"])
 def test_the_mean_dual_goes_to_the_maximiser(penalty: float, graph: nx.Graph) -> None:
-    """Of sum lambda f - penalty / 2 ||lambda - p||^2: exactly on the complete graph where all devices count.
+    """It maximises sum lambda f - penalty / 2 ||lambda - p||^2: exactly on the complete graph if all lambda_i > 0.
 
-    Else up to a bias that shrinks with the dual step: devices disagree, and one that is at 0 is pushed up by itself
-    before others' projections push it back.
+    Otherwise there is a bias that shrinks with the dual step: devices disagree, and a device whose entry is 0 raises it
+    before the others' projections push it back.
     """
     f = LOSSES_OF_A_NETWORK[0]
     best = dual_maximiser(f, np.full(FEW, 1 / FEW), penalty)
@@ -768,7 +769,7 @@ def test_the_mean_dual_goes_to_the_maximiser(penalty: float, graph: nx.Graph) ->
 
 
 def test_ad_gdas_penalty_is_chi_square_only_where_all_count_the_same() -> None:
-    """penalty / 2 ||lambda - p||^2 is penalty / (2 K) chi2(lambda | p) for p = 1 / K, and for no other p."""
+    """penalty / 2 ||lambda - p||^2 is penalty / (2 K) chi2(lambda | p) for p = 1 / K only."""
     objective, penalty = ad_gda(dual_eta=0.05, dual_penalty=20.0), 20.0
     for f, p, found in in_the_end(Row(objective, lambda f, p: len(f) * dual_maximiser(f, p, penalty), at_most_K)):
         assert found == pytest.approx(FEW * dual_maximiser(f, p, penalty), rel=1e-6)
@@ -777,7 +778,7 @@ def test_ad_gdas_penalty_is_chi_square_only_where_all_count_the_same() -> None:
 
 
 def test_with_a_large_dual_step_ad_gdas_weights_are_above_1_on_average() -> None:
-    """Every device raises its own entry before its neighbours know: 1.1 with a dual step of 0.01, 6 with one of 1."""
+    """Every device raises its own entry before its neighbours know: 1.1 for a dual step of 0.01, 6 for 1."""
     mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), everyone(torch.ones(25, dtype=torch.float64))
     for eta, mean in ((0.01, 1.11), (0.1, 2.05), (1.0, 5.92)):
         steps = weights_over(ad_gda(eta), mixing, training_losses(25, 300, 0), hosted)
@@ -791,13 +792,13 @@ def test_with_a_large_dual_step_ad_gdas_weights_are_above_1_on_average() -> None
 @example([0.0, -2e38, -2e38, -2e38])
 @example([0.2, 0.2, 0.6])
 def test_projection_on_the_simplex(dtype: torch.dtype, values: list[float]) -> None:
-    """x - fall where that is positive, with the fall for which the sum is 1: found by halving, entry by entry."""
+    """max(x - fall, 0), where bisection finds the fall for which the sum is 1, entry by entry."""
     x = torch.tensor([values], dtype=dtype)
     found = project_on_simplex(x)[0]
     assert found.dtype == dtype and (found >= 0).all()
     assert float(found.sum()) == pytest.approx(1, abs=1e-6)
     assert torch.allclose(project_on_simplex(found[None])[0], found, atol=1e-6)
-    exact = [value - max(x[0].tolist()) for value in x[0].tolist()]  # a shift changes nothing, but what rounds away
+    exact = [value - max(x[0].tolist()) for value in x[0].tolist()]  # a shift changes only the rounding
     low, high = -1.0, 0.0
     for _ in range(80):
         fall = (low + high) / 2
@@ -819,7 +820,7 @@ def test_projection_by_a_general_solver() -> None:
 # --------------------------------------------------------------------------- refusals
 
 
-def test_weights_that_are_none() -> None:
+def test_unknown_weights_are_refused() -> None:
     misspelt: Any = "normalised"
     with pytest.raises(InputError, match=r"weights is 'normalised': unknown, did you mean normalized\?"):
         kl_dro(2.0, weights=misspelt)
@@ -856,7 +857,7 @@ def test_what_else_must_be_in_range() -> None:
     for value in (1.0, 0.5):
         with pytest.raises(InputError, match=f"^weight_cap must be above 1: {value:g}; "):
             capped(chi2_dro(1.0), value)
-    capped(erm(), 0.5)  # of weights that are not 1 on average it may be less
+    capped(erm(), 0.5)  # the cap may be below 1 if weights do not average to 1
     with pytest.raises(InputError, match=r"^mu must be a positive number"):
         chi2_dro(0.0)
     with pytest.raises(InputError, match=r"^mu must be a positive number"):

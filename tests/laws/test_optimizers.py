@@ -1,6 +1,6 @@
 """Laws of every gossip optimizer: the algorithm that its authors wrote, its mean path, and the known minimiser.
 
-A new optimizer is one more row of OPTIMIZERS.
+A new optimizer is a new row of OPTIMIZERS.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ rows = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
 def side_by_side(kinds: list[str]) -> Mixing:
-    """Networks without a link between them, in one matrix: a run is a run on each of these graphs."""
+    """Several networks without links between them, in one matrix: one run is a run on each of these graphs."""
     W = csr_array(block_diag([metropolis_matrix(GRAPHS[kind]) for kind in kinds]))
     return Mixing(N * len(kinds), lambda t: W, static=True)
 
 
 def known(gradient: Tensor, theta: Tensor, decay: float = 0.0) -> Gradient:
-    """A gradient that needs no backward pass, with weights one."""
+    """A gradient that needs no backward pass; all weights are one."""
 
     def backward(scale: Tensor, into: Tensor) -> None:
         into += scale[:, None] * gradient
@@ -82,7 +82,7 @@ def walk(
 
 
 class Quadratics:
-    """f_i(theta) = (theta - c_i)^T H_i (theta - c_i) / 2 for N devices that want different things."""
+    """f_i(theta) = (theta - c_i)^T H_i (theta - c_i) / 2 for N devices with different minimisers."""
 
     def __init__(self) -> None:
         rng = torch.Generator().manual_seed(0)
@@ -91,11 +91,11 @@ class Quadratics:
         self.c = torch.randn(N, D, dtype=torch.float64, generator=rng)
 
     def gradient(self, theta: Tensor, t: int = 0) -> Tensor:
-        """Of theta [n N, D], n times the same devices."""
+        """The gradients at theta [n N, D], for n copies of the same devices."""
         return torch.einsum("ijk,nik->nij", self.H, theta.view(-1, N, D) - self.c).reshape(-1, D)
 
     def minimiser(self, decay: float = 0.0) -> Tensor:
-        """Of the mean of all f_i plus decay / 2 ||theta||^2: the ridge solution."""
+        """The minimiser of the mean of all f_i plus decay / 2 ||theta||^2: the ridge solution."""
         H = self.H.mean(dim=0) + decay * torch.eye(D, dtype=torch.float64)
         best: Tensor = torch.linalg.solve(H, (self.H @ self.c[..., None]).mean(dim=0)).squeeze(1)
         return best
@@ -125,7 +125,7 @@ def decaying(t: int) -> float:
 
 @rows
 def test_reaches_the_minimiser(name: str) -> None:
-    """Exactly, or up to a bias that shrinks with the step and goes to zero with a decaying one; on every graph."""
+    """On every graph: exactly, or up to a bias that shrinks with the step size, and to zero if that decays."""
     row, kinds, problem = OPTIMIZERS[name], allowed(name), Quadratics()
     assert len(kinds) >= 3 and (not row.any_graph or kinds == list(GRAPHS))
 
@@ -139,9 +139,9 @@ def test_reaches_the_minimiser(name: str) -> None:
         return
     fine, falling = errors(0.006, 900), errors(decaying if row.linear else linear(0.03, 900), 900)
     for kind in kinds:
-        if not row.linear:  # steps do not get shorter by themselves
+        if not row.linear:  # steps do not become shorter by themselves
             assert max(fine[kind], falling[kind]) < coarse[kind] / 2 < 1, (kind, coarse, fine, falling)
-            assert falling[kind] < 0.1, (kind, falling)  # from 0.47 on
+            assert falling[kind] < 0.1, (kind, falling)  # from 0.47 at the start
         elif kind == "complete" and row.agrees:
             assert coarse[kind] < 1e-9
         else:
@@ -152,7 +152,7 @@ def test_reaches_the_minimiser(name: str) -> None:
 
 @rows
 def test_with_weight_decay_that_is_the_ridge_solution(name: str) -> None:
-    """Of the whole network, decay / 2 ||theta||^2 beside the mean of all f_i: on dense graphs, where bias is small."""
+    """The minimiser of the mean of all f_i plus decay / 2 ||theta||^2; on dense graphs, where the bias is small."""
     row, problem = OPTIMIZERS[name], Quadratics()
     kinds = [kind for kind in allowed(name) if kind in ("complete", "torus")]
     theta = walk(row.make(0.1 if row.exact else decaying), side_by_side(kinds), problem.gradient, 300, decay=1.0)
@@ -161,7 +161,7 @@ def test_with_weight_decay_that_is_the_ridge_solution(name: str) -> None:
 
 
 def noisy(K: int, seed: int = 0) -> tuple[Callable[[Tensor, int], Tensor], reference.GradientAt]:
-    """Gradients of quadratics that change every round: for all devices, and for one."""
+    """Gradients of quadratics that change in every round: for all devices, and for one."""
     rng = torch.Generator().manual_seed(seed)
     H = torch.rand(K, D, dtype=torch.float64, generator=rng) + 0.5
     c = torch.randn(40, K, D, dtype=torch.float64, generator=rng)
@@ -169,7 +169,7 @@ def noisy(K: int, seed: int = 0) -> tuple[Callable[[Tensor, int], Tensor], refer
 
 
 def mixings(name: str) -> dict[str, Mixing]:
-    """Those with which an optimizer is to work."""
+    """The mixings that an optimizer must work with."""
     every = {kind: metropolis(GRAPHS[kind]) for kind in ("erdos-renyi", "ring", "complete", "star")}
     if OPTIMIZERS[name].any_time:
         every["changing"] = changing(N)
@@ -180,7 +180,7 @@ def mixings(name: str) -> dict[str, Mixing]:
 
 @pytest.mark.parametrize(("name", "network"), [(name, network) for name in OPTIMIZERS for network in mixings(name)])
 def test_it_is_what_its_authors_wrote(name: str, network: str) -> None:
-    """In plain loops, device by device: 30 rounds with a schedule, to rounding."""
+    """Equal to plain loops, device by device: 30 rounds with a schedule, up to rounding."""
     row, mixing, eta, T = OPTIMIZERS[name], mixings(name)[network], linear(0.3, 40), 30
     together, alone = noisy(N)
     found = walk(row.make(eta), mixing, together, T)
@@ -193,9 +193,9 @@ def test_it_is_what_its_authors_wrote(name: str, network: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.linear or row.agrees])
 def test_the_mean_moves_as_one_device_would(name: str) -> None:
-    """Gossip keeps the mean: that of all models goes the way of one device which gets the mean of all gradients.
+    """Gossip keeps the mean: the mean model moves as one device would with the mean of all gradients.
 
-    Also when W changes, for whom that is allowed. Of an optimizer that is not linear, where all agree.
+    Also if W changes, where that is allowed. For an optimizer that is not linear, only if all devices agree.
     """
     row, eta = OPTIMIZERS[name], linear(0.3, 40)
     g = torch.randn(30, N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -203,14 +203,14 @@ def test_the_mean_moves_as_one_device_would(name: str) -> None:
     expected = walk(row.make(eta), alone, lambda theta, t: g[t].mean(dim=0, keepdim=True), 30)
     for network, mixing in mixings(name).items():
         if not mixing.balanced or not (row.linear or network == "complete"):
-            continue  # of a directed graph, the mean of x is kept but not that of x / w
+            continue  # on a directed graph, the mean of x is kept but not that of x / w
         theta = walk(row.make(eta), mixing, lambda theta, t: g[t], 30)
         assert torch.allclose(theta.mean(dim=0), expected[0], rtol=1e-11, atol=1e-12)
     assert float(expected.norm()) > 0.1
 
 
 def failing(rate: float) -> Mixing:
-    """The mixing of `--link-failures`, on a graph that falls apart where two links do."""
+    """The mixing of `--link-failures`, on a graph that two failed links disconnect."""
     return link_failures(metropolis(GRAPHS["ring"]), rate, seed=2)
 
 
@@ -234,7 +234,7 @@ TRACKING: dict[str, GossipOptimizer] = {
     [(name, network) for name in TRACKING for network in TRACKED if "bits" not in name or TRACKED[network].static],
 )
 def test_tracked_gradients_sum_to_the_last_ones(name: str, network: str) -> None:
-    """Whatever W does as long as it is doubly stochastic: links fail, come and go, and nothing is lost."""
+    """For every doubly stochastic W_t: nothing is lost when links fail or change."""
     last = torch.zeros(0)
 
     def gradient(theta: Tensor, t: int) -> Tensor:
@@ -260,7 +260,7 @@ def test_tracking_is_exact_when_links_fail(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["d2", "exact diffusion", "gradient tracking"])
 def test_on_a_ring_of_unlike_devices_it_reaches_the_minimiser_and_dsgd_does_not(name: str) -> None:
-    """Of 11: the W of a ring of 12 has the eigenvalue -1/3, with which D2 does not work."""
+    """With 11 devices: the W of a ring of 12 has the eigenvalue -1/3, for which D2 does not work."""
     K, mixing, rng = 11, metropolis(graphs.ring(11)), torch.Generator().manual_seed(5)
     H = torch.rand(K, D, dtype=torch.float64, generator=rng) + 0.5
     c = torch.randn(K, D, dtype=torch.float64, generator=rng)
@@ -290,7 +290,7 @@ def test_choco_without_compression_and_push_without_direction_are_dsgd(network: 
 def test_gossip_alone_agrees_with_the_gamma_that_compressed_messages_have_by_default(
     graph: nx.Graph, spelled: str
 ) -> None:
-    """And goes away from any agreement with four times as much, where that is not beyond 1."""
+    """And diverges with four times that gamma, if it is at most 1."""
     kind, _, number = spelled.partition(":")
     compressor = {"quantize": lambda: quantized(int(number)), "top": lambda: top_k(float(number))}.get(
         kind, lambda: random_k(float(number))
@@ -314,11 +314,11 @@ def test_push_reaches_the_minimiser_on_a_directed_graph_and_dsgd_does_not() -> N
     problem, mixing = Quadratics(), directed(N)
     P = mixing.at(0).toarray()
     assert np.allclose(P.sum(axis=0), 1) and np.abs(P.sum(axis=1) - 1).max() > 0.1
-    for T in (150, 700):  # it goes to zero as the step does, 1 / T
+    for T in (150, 700):  # the error goes to zero with the step size, as 1 / T
         (pushed,) = problem.errors(walk(push(decaying), mixing, problem.gradient, T))
         (plain,) = problem.errors(walk(dsgd(decaying), mixing, problem.gradient, T))
         assert 30 / T < pushed < 63 / T and plain > 0.7
-    # all mass is there, but not evenly
+    # the total mass is right, but not evenly spread
     masses: list[Tensor] = []
     walk(push(0.1), mixing, problem.gradient, 50, see=lambda theta, state: masses.append(state["mass"]))
     assert all(float(mass.sum()) == pytest.approx(N) for mass in masses)
@@ -329,7 +329,7 @@ def test_push_reaches_the_minimiser_on_a_directed_graph_and_dsgd_does_not() -> N
 
 
 def test_d2_is_refused_where_an_eigenvalue_is_too_small() -> None:
-    """Exactly where W has one of -1/3 or less; exact diffusion works there."""
+    """Exactly if W has an eigenvalue of -1/3 or less; exact diffusion works there."""
     least = {kind: float(np.linalg.eigvalsh(metropolis_matrix(graph).toarray())[0]) for kind, graph in GRAPHS.items()}
     assert allowed("d2") == [kind for kind in GRAPHS if least[kind] > -1 / 3 + 1e-9]
     assert 0 < len(allowed("d2")) < len(GRAPHS)
@@ -339,28 +339,28 @@ def test_d2_is_refused_where_an_eigenvalue_is_too_small() -> None:
     swap = Mixing(2, lambda t: csr_array(two), static=True)
     with pytest.raises(InputError, match="this graph's is -1"):
         d2(0.1).check(swap)
-    # a round of two gossips is W^2, which has none below 0
+    # a round that gossips twice uses W^2, which has no negative eigenvalue
     d2(0.1).check(Mixing(2, swap.at, static=True, repeats=2))
 
 
 def test_d2_really_fails_there() -> None:
-    """With a least eigenvalue of -1/2 it leaves the floats' neighbourhood; exact diffusion does not."""
+    """With a least eigenvalue of -1/2, D2 diverges and exact diffusion does not."""
     problem = Quadratics()
-    W = np.kron(np.eye(N // 2), [[0.25, 0.75], [0.75, 0.25]])  # pairs, and a little of all
+    W = np.kron(np.eye(N // 2), [[0.25, 0.75], [0.75, 0.25]])  # pairs, and weak links between all
     mixing = Mixing(N, lambda t: csr_array(0.9 * W + 0.1 / N), static=True)
     assert problem.errors(walk(d2(0.1), mixing, problem.gradient, 700))[0] > 100
     assert problem.errors(walk(exact_diffusion(0.1), mixing, problem.gradient, 700))[0] < 1e-9
 
 
 @rows
-def test_a_w_that_changes_is_refused_by_whom_it_does_not_fit(name: str) -> None:
+def test_a_changing_w_is_refused_by_optimizers_that_need_a_constant_one(name: str) -> None:
     row = OPTIMIZERS[name]
     optimizer = row.make(0.1)
     if row.any_time:
         optimizer.check(changing(N))
         return
     method = name.replace(" ", "-") if row.exact else "compression"
-    with pytest.raises(InputError, match=rf"^{method} needs the same W in every round: what it keeps of the last"):
+    with pytest.raises(InputError, match=rf"^{method} needs the same W in every round, because its state"):
         optimizer.check(changing(N))
 
 
@@ -374,7 +374,7 @@ def test_a_directed_graph_is_for_push_alone(name: str) -> None:
         optimizer.check(directed(N))
 
 
-# not 4 bits: what is left of a message after another is often just between two levels, and the last bit decides
+# without 4 bits: the remainder of a message is often exactly between two levels, so the last bit of a float decides
 THRICE: dict[str, Plain] = {
     "dsgd": reference.sgd(reference.repeated(reference.as_they_are, 3)),
     "choco": reference.sgd(reference.repeated(reference.as_they_are, 3)),
@@ -389,7 +389,7 @@ THRICE: dict[str, Plain] = {
 @pytest.mark.parametrize("network", ["erdos-renyi", "ring", "star"])
 @pytest.mark.parametrize("name", THRICE)
 def test_what_is_averaged_again_in_a_round_is_compressed_again(name: str, network: str) -> None:
-    """In plain loops; and gossip that is repeated brings models closer."""
+    """Equal to plain loops; and repeated gossip brings models closer together."""
     once, eta, T = metropolis(GRAPHS[network]), linear(0.3, 40), 30
     mixing, optimizer = repeated(once, 3), OPTIMIZERS[name].make(eta)
     optimizer.check(mixing)
@@ -432,7 +432,7 @@ def test_gossip_keeps_the_mean(kind: str, seed: int, t: int) -> None:
 
 @rows
 def test_the_schedule_gets_the_round(name: str) -> None:
-    """A step of size zero in all rounds but the third: before it nothing moves."""
+    """With step size zero in all rounds but the third, nothing moves before it."""
     moved = [
         float(walk(OPTIMIZERS[name].make(lambda t: 0.1 * (t == 2)), metropolis(GRAPHS["ring"]), noisy(N)[0], T).norm())
         for T in (2, 3)
@@ -441,14 +441,14 @@ def test_the_schedule_gets_the_round(name: str) -> None:
 
 
 def test_where_no_step_is_taken_momentum_learns_nothing() -> None:
-    """A schedule that ends at zero: the step that quasi-global momentum divides by."""
+    """Quasi-global momentum divides by the step size, and a schedule may end at zero."""
     theta = walk(quasi_global_momentum(linear(0.1, 5)), metropolis(GRAPHS["ring"]), noisy(N)[0], 10)
     assert theta.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_step_below_the_normal_floats_is_none(dtype: torch.dtype) -> None:
-    """Of which (1 - beta) / eta is no number: a schedule that goes on falling for long enough comes there."""
+    """There (1 - beta) / eta overflows; a schedule that keeps falling gets there in the end."""
     engine, theta = LocalEngine(metropolis(GRAPHS["ring"]), dtype), torch.randn(N, D, dtype=dtype)
     tiny = torch.finfo(dtype).tiny
     for eta, learns in ((2 * tiny, True), (tiny / 8, False), (5e-324, False)):

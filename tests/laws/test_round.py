@@ -1,6 +1,6 @@
 """The round equals the paper's algorithm boxes in plain loops (tests/reference.py), on every graph.
 
-And any objective goes with any optimizer: in blocks, on threads, and through a checkpoint.
+And every objective works with every optimizer: in blocks, on threads, and through a checkpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def problem(kind: str, equal: bool) -> tuple[nn.Module, data.Devices]:
-    """A model, and noise to learn: what is learned does not matter here, only that both sides do the same."""
+    """A model, and noise to learn: both sides must do the same, whatever they learn."""
     torch.manual_seed(1)
     sizes = [6] * K if equal else [1 + 3 * i for i in range(K)]
     pairs = [(torch.rand(n, *SHAPE), torch.randint(0, 3, (n,))) for n in sizes]
@@ -118,7 +118,7 @@ def assert_close(got: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
 def test_the_engine_equals_the_paper_in_plain_loops(graph: nx.Graph, kind: str, equal: bool, mu: float | None) -> None:
-    """float64, 50 rounds, relative 1e-10: both ways to run the devices, with a schedule and a loss clip."""
+    """In float64, 50 rounds, relative error 1e-10: batched and looped devices, with a schedule and a loss clip."""
     model, devices = problem(kind, equal)
     eta = linear(0.3, T)
     algorithm = algorithms.dsgd(eta) if mu is None else algorithms.dr_dsgd(eta, mu, loss_clip=1.2)
@@ -130,7 +130,7 @@ def test_the_engine_equals_the_paper_in_plain_loops(graph: nx.Graph, kind: str, 
 
 @pytest.mark.parametrize("kind", ["erdos-renyi", "ring", "complete", "star"])
 def test_normalized_weights_equal_plain_loops(kind: str) -> None:
-    """As above, and one more number per link, which travels with the model: the logarithm of the mean in the loops."""
+    """As above. One more number per link travels with the model: the logarithm of the loops' mean."""
     graph = GRAPHS[kind]
     model, devices = problem("mlp", equal=False)
     algorithm = algorithms.dr_dsgd(linear(0.3, T), 0.7, loss_clip=1.2, weights="normalized")
@@ -143,7 +143,7 @@ def test_normalized_weights_equal_plain_loops(kind: str) -> None:
 
 
 def test_the_complete_graph_with_average_risk_is_centralised_sgd() -> None:
-    """All devices agree, and take the mean gradient of all batches: SGD on the pooled batch."""
+    """All devices agree and follow the mean gradient of all batches: SGD on the pooled batch."""
     model, devices = problem("mlp", equal=True)
     theta = engine_models(model, devices, graphs.complete(K), algorithms.dsgd(linear(0.3, T)), "batched", WHOLE)
     central = copy.deepcopy(model)
@@ -213,7 +213,7 @@ def tensors(state: State) -> dict[str, Tensor]:
 def test_blocks_threads_and_a_stop_on_the_way_change_nothing(
     objective: Objective, optimizer: GossipOptimizer, tmp_path: Path
 ) -> None:
-    """Three rounds on all devices at once, or on blocks on threads; or stopped, saved, loaded, gone on, bit for bit."""
+    """Three rounds with all devices at once equal those in blocks on threads; a resumed run is equal bit for bit."""
     row, hosted, forward, batches = small()
     algorithm = Algorithm(objective, optimizer, weight_decay=0.01)
     engine = LocalEngine(metropolis(GRAPHS["erdos-renyi"]), torch.float64)
@@ -252,7 +252,7 @@ def test_blocks_threads_and_a_stop_on_the_way_change_nothing(
 
 
 def test_the_parts_of_a_state_matter(tmp_path: Path) -> None:
-    """A state that a checkpoint had left out would be noticed above: rounds depend on all of it."""
+    """Rounds depend on all parts of the state, so the test above would notice if a checkpoint left one out."""
     row, hosted, forward, batches = small()
     algorithm = Algorithm(smoothed(kl_dro(0.5, weights="normalized"), 0.3), quasi_global_momentum(0.1))
     engine = LocalEngine(metropolis(GRAPHS["ring"]), torch.float64)

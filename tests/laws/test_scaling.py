@@ -1,4 +1,4 @@
-"""Work grows with devices and links, never with K^2, and no Python loop goes over devices: counted, not timed."""
+"""Work grows with devices and links, never with K^2, and no Python loop runs over devices: counted, not timed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Work(TorchDispatchMode):
-    """Counts the operations that torch is asked for, their arithmetic (multiplications, or numbers touched), and all
-    calls of Python, among which are numpy's."""
+    """Counts torch's operations, their arithmetic (multiplications, or numbers touched), and all Python calls."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
@@ -97,7 +96,7 @@ def training(K: int, eval_every: int, execution: Literal["auto", "loop"] = "auto
         rounds=3, batch_size=8, eval_every=eval_every, execution=execution, threads=1,
     )  # fmt: skip
     next(steps)
-    next(steps)  # what is done once is done
+    next(steps)  # work that is done only once is over
     return work(lambda: next(steps))
 
 

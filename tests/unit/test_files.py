@@ -1,4 +1,4 @@
-"""Files are whole or not there."""
+"""Files are complete or absent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path, umask: int, mode:
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
-    """As root, a move would put an end to /dev/null for everybody."""
+    """As root, a rename would replace /dev/null for the whole system."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):

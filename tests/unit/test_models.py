@@ -1,4 +1,4 @@
-"""The models have the paper's sizes, and say what they can't take."""
+"""The models have the paper's sizes, and refuse wrong shapes."""
 
 from __future__ import annotations
 

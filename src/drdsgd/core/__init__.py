@@ -1,6 +1,6 @@
 """The algorithm: one round, and the values that it is made of.
 
-`round` is the place to begin. `objectives` turn losses into weights, `optimizers` turn weighted gradients into models,
+Start with `round`. `objectives` turn losses into weights, `optimizers` turn weighted gradients into models, and
 `engine` has the protocols that engines implement.
 """
 

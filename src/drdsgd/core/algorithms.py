@@ -15,9 +15,9 @@ __all__ = ["Algorithm", "dr_dsgd", "dsgd"]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What to minimise, and how: any objective goes with any optimizer.
+    """What to minimise, and how: any objective works with any optimizer.
 
-    `name` and `eta` are words, for messages and for the card of a model.
+    `name` and `eta` are texts for messages and the model card.
 
     >>> Algorithm(kl_dro(mu=6), optimizers.dsgd(0.1)).objective.weigh is not None
     True
@@ -30,7 +30,7 @@ class Algorithm:
     eta: str = ""
 
     def check(self, mixing: Mixing) -> None:
-        """Refuse a mixing with which it does not work."""
+        """Refuse a mixing that the optimizer or the objective cannot use."""
         self.optimizer.check(mixing)
         self.objective.check(mixing)
 

@@ -1,15 +1,14 @@
-"""Compressors: a smaller message in place of every row of x [n, d].
+"""Compressors: a smaller message instead of every row of x [n, d].
 
-A compressor Q is a pair of functions, `encode(x, t) -> parts` and `decode(parts, d, t) -> Q(x)`. The parts are what
-travels, one row per device: an engine sends them, and counts their bytes. All keep the contraction that compressed
-gossip rests on,
+A compressor Q is a pair of functions, `encode(x, t) -> parts` and `decode(parts, d, t) -> Q(x)`. The parts travel, one
+row per device: an engine sends them and counts their bytes. Compressed gossip needs a contraction, and all have one:
 
     E ||x - Q(x)||^2 <= (1 - delta) ||x||^2
 
     no_compression   all of x                                             d numbers          delta = 1
-    top_k            the k entries that are largest, and which they are   k + k numbers      delta = k / d
-    random_k         k entries, the same of all devices in a round,       k numbers          delta = k / d
-                     which every device draws for itself from the seed
+    top_k            the k largest entries, and their positions           k + k numbers      delta = k / d
+    random_k         k random entries, the same for all devices in a      k numbers          delta = k / d
+                     round; every device draws them from the seed
     quantized        b bits per entry, and a scale per block of 32        (b + 1) / 32 d     delta >= 1 / 32
 """
 
@@ -29,8 +28,8 @@ __all__ = ["Compressor", "Parts", "no_compression", "quantized", "random_k", "to
 
 Parts = tuple[Tensor, ...]
 
-# Entries that share a scale. What a model lacks is uneven: with 256 to a block and 4 bits most entries round to zero
-# beside the largest, and CHOCO-SGD diverges at step sizes that DSGD takes; with 32 it follows DSGD.
+# Entries that share a scale. The entries of x - hat differ widely in size: with blocks of 256 and 4 bits most round to
+# zero beside the largest, and CHOCO-SGD diverges at step sizes at which DSGD works. With 32 it follows DSGD.
 BLOCK = 32
 
 
@@ -53,7 +52,7 @@ def no_compression() -> Compressor:
 
 
 def top_k(part: float) -> Compressor:
-    """The part of the entries that is largest in size, as values and positions.
+    """The largest entries in absolute value, a fraction `part` of all, as values and positions.
 
     >>> Q = top_k(0.5)
     >>> parts = Q.encode(torch.tensor([[0.1, -3.0, 2.0, 0.0]]), 0)
@@ -74,7 +73,7 @@ def top_k(part: float) -> Compressor:
 
 
 def random_k(part: float, seed: int = 0) -> Compressor:
-    """A random part of the entries, the same for all devices, another in every round.
+    """Random entries, a fraction `part` of all: the same for all devices, drawn anew in every round.
 
     >>> Q = random_k(0.5)
     >>> [p.shape for p in Q.encode(torch.ones(1, 4), 0)], Q.decode(Q.encode(torch.ones(1, 4), 0), 4, 0).sum()
@@ -82,9 +81,9 @@ def random_k(part: float, seed: int = 0) -> Compressor:
     """
     _check_part(part)
 
-    @functools.lru_cache(maxsize=1)  # asked for by many devices in turn
+    @functools.lru_cache(maxsize=1)  # many devices ask for it in turn
     def which(d: int, t: int) -> Tensor:
-        # of the CPU, whatever device x is on: all devices must draw the same
+        # on the CPU, wherever x is: all devices must draw the same
         generator = torch.Generator().manual_seed(torch_seed(seed, t))
         return torch.randperm(d, generator=generator)[: _count(part, d)]
 
@@ -100,9 +99,9 @@ def random_k(part: float, seed: int = 0) -> Compressor:
 
 
 def quantized(bits: int) -> Compressor:
-    """Every entry rounded to one of 2^bits - 1 levels between minus and plus the largest of its block of 32.
+    """Every entry rounded to one of 2^bits - 1 levels, from minus to plus the largest of its block of 32.
 
-    Rounding never takes an entry further from x than zero is, and the largest is exact.
+    An entry moves by rounding at most as far as it is from zero, and the largest one is exact.
 
     >>> Q = quantized(4)
     >>> parts = Q.encode(torch.tensor([[0.7, -0.31, 0.02]]), 0)
@@ -110,7 +109,7 @@ def quantized(bits: int) -> Compressor:
     (tensor([[ 0.7000, -0.3000,  0.0000]]), [torch.uint8, torch.float32])
     """
     if bits not in (2, 4, 8):
-        raise InputError(f"a message has 2, 4 or 8 bits per number, not {bits}; 32 is no compression")
+        raise InputError(f"bits per number must be 2, 4 or 8: {bits}; for 32, use no compression")
     levels, per_byte = 2 ** (bits - 1) - 1, 8 // bits
 
     def encode(x: Tensor, t: int) -> Parts:
@@ -118,7 +117,7 @@ def quantized(bits: int) -> Compressor:
         scale = blocks.abs().amax(dim=2, keepdim=True)
         codes = (blocks / torch.where(scale > 0, scale, 1)).mul_(levels).round_().add_(levels).flatten(1)
         codes = codes[:, : -(-x.shape[1] // per_byte) * per_byte].unflatten(1, (-1, per_byte))
-        # the codes of a byte are its digits, and small enough that their sum is exact
+        # the codes in a byte are its digits, small enough for an exact sum in floats
         packed = codes @ codes.new_tensor([2.0 ** (bits * place) for place in range(per_byte)])
         return packed.to(torch.uint8), scale[..., 0]
 
@@ -136,10 +135,10 @@ def quantized(bits: int) -> Compressor:
 
 
 def _count(part: float, d: int) -> int:
-    """How many of d entries that is: at least one."""
+    """How many of d entries are kept: at least one."""
     return max(1, round(part * d))
 
 
 def _check_part(part: float) -> None:
     if not 0 < part <= 1:
-        raise InputError(f"a message has a part of the entries, in (0, 1]: {part:g}; 0.1 is a tenth of them")
+        raise InputError(f"the part of the entries to send must be in (0, 1]: {part:g}; 0.1 is a tenth of them")

@@ -1,8 +1,8 @@
-"""Engines: the only thing that crosses devices.
+"""Engines: the only part through which devices exchange anything.
 
-An engine knows which devices (rows of theta) live in this process, and mixes. Nothing else in the package knows
-where a device lives. `Ranks` are the processes that share the devices, and what they tell each other besides gossip,
-for evaluations and checkpoints.
+An engine knows which devices (rows of theta) live in this process, and mixes. Nothing else in the package knows where a
+device lives. `Ranks` are the processes that share the devices, and what they exchange besides gossip: evaluations and
+checkpoints.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ __all__ = ["Engine", "Mix", "Ranks"]
 class Mix(Protocol):
     """One round's gossip: `mix(x [n, ...]) -> W_t x`, for this process's rows.
 
-    With `donate` the caller has no more use for x, and its memory may be used again.
+    With `donate` the caller no longer needs x, and its memory may be reused.
     """
 
     t: int
     floats_sent: int
-    """Numbers, as large as those of a model, sent over all links of the whole network so far in this round."""
+    """Numbers of a parameter's size sent over all links of the whole network, so far in this round."""
 
     @property
     def bytes_sent(self) -> int:
-        """What this process has sent to others so far in this round."""
+        """Bytes that this process has sent to others so far in this round."""
         ...
 
     exchange_seconds: float
-    """How long this process was busy with that."""
+    """How long this process was busy sending and receiving."""
 
     repeats: int
-    """How often a round gossips, with the same W_t."""
+    """How many times a round gossips with the same W_t."""
 
     isolated: Tensor
-    """Which of this process's devices hear nobody in this round, [n]."""
+    """Which of this process's devices have no neighbour in this round, [n]."""
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...
 
     def log_mean(self, x: Tensor, /) -> Tensor:
-        """`log(W_t exp(x))` for x [n]: means of numbers that are beyond the floats themselves."""
+        """`log(W_t exp(x))` for x [n]: means of numbers that may themselves overflow."""
         ...
 
     def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
-        """`Q(x)` and `W_t Q(x)` for x [n, d], of which only Q(x) travels, as the compressor encodes it.
+        """`Q(x)` and `W_t Q(x)` for x [n, d]; only Q(x) travels, as the compressor encodes it.
 
-        W_t once, however often a round gossips: what comes of it is to be compressed again by who asks, with another
-        `number`, from which the compressor draws what it draws.
+        It applies W_t once, whatever `repeats` is: the caller compresses again for the next time. A random compressor
+        draws from `number`, which the caller changes from call to call.
         """
         ...
 
@@ -71,7 +71,7 @@ class Engine(Protocol):
 
 
 class Ranks(Protocol):
-    """The processes that share the K devices; this one is number `rank` of `size`, and hosts `rows` [n]."""
+    """The processes that share the K devices; this one is `rank` of `size`, and hosts the devices `rows` [n]."""
 
     rank: int
     size: int
@@ -83,17 +83,17 @@ class Ranks(Protocol):
     def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> Engine: ...
 
     def gather(self, x: Tensor) -> Tensor:
-        """What all processes have of their devices, x [n, ...], as [K, ...]."""
+        """The rows of all devices, [K, ...], from each process's x [n, ...]."""
         ...
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum over all processes of x, of any shape."""
+        """The sum of x, of any shape, over all processes."""
         ...
 
     def texts(self, text: str) -> list[str]:
-        """What every process says."""
+        """Every process's text, in order of rank."""
         ...
 
     def earliest(self, found: Diverged | None) -> Diverged | None:
-        """What any of the processes has found, the earliest round and then the lowest device."""
+        """The first divergence that any process found: the earliest round, then the lowest device."""
         ...

@@ -1,11 +1,11 @@
 """Losses and gradients of many devices at once.
 
 A forward pass gives every device's mini-batch loss [n] and a `Backward`, which *adds* scaled gradients to a tensor,
-`into_i += scale_i g_i`. So a step is taken in place, `theta_i += -eta weight_i g_i`, and the gradients of all devices
-need not exist at once.
+`into_i += scale_i g_i`. So a step is in place, `theta_i += -eta weight_i g_i`, and the gradients of all devices need
+not exist at the same time.
 
-There are three ways, and they give the same: written out by hand for fully connected networks (fastest), batched by
-`torch.func.vmap` for any module that it can take, and one device after the other for the rest.
+Three implementations give the same result: written by hand for fully connected networks (the fastest), batched by
+`torch.func.vmap` for every module that it can batch, and one device after the other for all other modules.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.func import vmap
 
 from drdsgd.core.flat import Flat
 from drdsgd.errors import InputError, one_line
+from drdsgd.random import one_generator
 
 __all__ = [
     "Backward",
@@ -37,7 +38,7 @@ __all__ = [
     "predict",
 ]
 
-# outputs [B, ...] and targets [B, ...] of one device -> its loss, one number: a mean over the batch
+# outputs [B, ...] and targets [B, ...] of one device -> its loss, one number, the mean over the batch
 Loss = Callable[[Tensor, Tensor], Tensor]
 Backward = Callable[[Tensor, Tensor], None]
 Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Backward]]
@@ -45,10 +46,7 @@ Execution = Literal["batched", "loop"]
 
 
 class Gradient(NamedTuple):
-    """The gradients of some devices at their models theta [n, d]: `weight_i g_i + decay theta_i`.
-
-    They are computed when somebody asks for them.
-    """
+    """The gradients of n devices at their models theta [n, d], `weight_i g_i + decay theta_i`, computed on request."""
 
     weight: Tensor
     backward: Backward
@@ -60,7 +58,7 @@ class Gradient(NamedTuple):
         if not self.decay:
             self.backward(factor * self.weight, tensor)
         elif tensor is self.theta:
-            # (1 + factor decay) theta + factor weight g, though theta must not change before the backward pass
+            # (1 + factor decay) theta + factor weight g; theta must not change before the backward pass
             grown = 1 + factor * self.decay
             self.backward(factor * self.weight / grown, tensor)
             tensor.mul_(grown[:, None] if isinstance(grown, Tensor) else grown)
@@ -104,12 +102,10 @@ def predict(flat: Flat, theta: Tensor, x: Tensor, execution: Execution = "batche
 
 
 def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
-    """The faster way that works for this model and loss: "batched", but "loop" for convolutions and where vmap can't.
+    """The fastest execution for this model and loss: "batched", or "loop" where vmap is slower or does not work.
 
-    vmap forgets an embedding's `padding_idx`, whose row must not be trained.
-
-    A grouped convolution, which is what vmap makes of one per device, was measured to be slower on a CPU than the
-    convolutions one after another.
+    vmap turns the devices' convolutions into one grouped convolution, which was measured to be slower on a CPU. It also
+    ignores an embedding's `padding_idx`, whose row must not be trained.
 
     >>> choose_execution(Flat(nn.Linear(2, 2)), nn.functional.mse_loss, torch.zeros(3, 4, 2), torch.zeros(3, 4, 2))
     'batched'
@@ -127,25 +123,25 @@ def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
     return "batched" if _works(attempt) else "loop"
 
 
-@torch.random.fork_rng(devices=[])  # as in `Flat.check`
+@one_generator()
 def choose_features(flat: Flat, x: Tensor) -> torch.dtype:
-    """The dtype in which this model takes whole numbers x [m, ...]: their own (words for an embedding), else its own.
+    """The dtype in which to give integers x [m, ...] to this model: theirs if it takes them (embedding), else its own.
 
     >>> choose_features(Flat(nn.Embedding(9, 2)), torch.zeros(4, 3, dtype=torch.int64))
     torch.int64
     """
     try:
         works = _works(lambda: flat.apply(flat.views(flat.row()), x))
-    except IndexError:  # it takes whole numbers, but has none so great; `Flat.check` will say so
+    except IndexError:  # it takes integers, but not such large ones; `Flat.check` will refuse them
         works = True
     return x.dtype if works else flat.dtype
 
 
-@torch.random.fork_rng(devices=[])
+@one_generator()
 def check_numbers(flat: Flat, x: Tensor) -> None:
-    """Refuse whole numbers x [m, ...] that a model which takes such has no place for.
+    """Refuse integers x [m, ...] outside the range of the model's embeddings.
 
-    An embedding has one for every number up to some: so the lowest and the highest of each place are tried.
+    An embedding takes all numbers up to a maximum, so the smallest and the largest of each place are tried.
 
     >>> check_numbers(Flat(nn.Embedding(9, 2)), torch.tensor([[0, 8], [9, 1]]))
     Traceback (most recent call last):
@@ -157,15 +153,15 @@ def check_numbers(flat: Flat, x: Tensor) -> None:
         with torch.no_grad():
             for some in ends.split(256):
                 flat.apply(flat.views(flat.row()), x[some])
-    except (IndexError, RuntimeError) as error:  # of an embedding, and of other ways to look a number up
+    except (IndexError, RuntimeError) as error:  # from an embedding, or from another kind of look-up
         raise InputError(
             f"the model {type(flat.module).__name__} does not take all numbers of the data, which are {int(x.min())} "
-            f"to {int(x.max())}: {one_line(error)}; give its embedding as many rows, or change the data"
+            f"to {int(x.max())}: {one_line(error)}; give its embedding more rows, or change the data"
         ) from error
 
 
 def loss_name(loss: Loss) -> str:
-    """What a loss is called, in words.
+    """A loss's name in words.
 
     >>> loss_name(nn.functional.cross_entropy), loss_name(nn.HuberLoss())
     ('cross entropy', 'HuberLoss')
@@ -174,7 +170,7 @@ def loss_name(loss: Loss) -> str:
 
 
 def check_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
-    """Refuse a loss that can't be had of a model's outputs [m, ...] and the targets y [m, ...], or is not one number.
+    """Refuse a loss that does not take outputs [m, ...] with targets y [m, ...], or does not return one number.
 
     >>> check_loss(nn.functional.mse_loss, torch.zeros(4, 1), torch.zeros(4))
     Traceback (most recent call last):
@@ -183,10 +179,10 @@ def check_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
     fits = f"outputs {list(outputs.shape)} with targets {list(y.shape)}"
     try:
         with warnings.catch_warnings():
-            # broadcasting [m, 1] and [m] to [m, m] gives a number, but not the one that is meant
+            # broadcasting [m, 1] and [m] to [m, m] gives a number, but the wrong one
             warnings.filterwarnings("error", message="Using a target size")
             value = loss(outputs, y)
-    except Exception as error:  # whatever somebody's own code raises
+    except Exception as error:  # a user's own code may raise anything
         fix = ""
         if y.is_floating_point() and outputs.dim() == 2 and y.dim() == 1:
             fix = "; give y as [n, 1], y[:, None]" if outputs.shape[1] == 1 else "; give class numbers as integers"
@@ -194,16 +190,16 @@ def check_loss(loss: Loss, outputs: Tensor, y: Tensor) -> None:
     if not isinstance(value, Tensor) or value.dim() > 0 or not value.is_floating_point():
         got = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise InputError(
-            f"the loss {loss_name(loss)} must give one number as a tensor, the mean over the batch: of {fits} it gave "
-            f"{got}"
+            f"the loss {loss_name(loss)} must give one number as a tensor, the mean over the batch: for {fits} it "
+            f"gave {got}"
         )
 
 
 def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
-    """How images x [m, C, H, W] should lie in memory for this model, its devices one by one.
+    """The fastest memory format of images x [m, C, H, W] for this model, one device at a time.
 
-    On a CPU, convolutions and pooling are faster where a pixel's channels lie together. A model that takes images
-    only as they usually lie (it calls `view` on them) gets them so.
+    On a CPU, convolutions and pooling are faster if a pixel's channels are adjacent. A model that does not accept this
+    format (it calls `view` on its input) gets the usual one.
 
     >>> choose_memory_format(Flat(nn.Conv2d(3, 4, 3)), torch.zeros(2, 3, 8, 8))
     torch.channels_last
@@ -215,15 +211,14 @@ def choose_memory_format(flat: Flat, x: Tensor) -> torch.memory_format:
 
 
 def _works(attempt: Callable[[], object]) -> bool:
-    """Whether a model can be run in some way."""
+    """Whether an attempt to run a model succeeds."""
     try:
         with warnings.catch_warnings():
-            # what vmap does for operations that it does not know: one device after the other, and slowly
+            # vmap warns when it runs an operation slowly, one device after the other
             warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
             attempt()
-    # None has a class of its own: RuntimeError is what torch and vmap raise for an operation that they can't do (or
-    # NotImplementedError, which is one), ValueError and TypeError what layers and somebody's own `forward` raise for
-    # inputs that they do not take, and UserWarning is the one above.
+    # Torch and vmap raise RuntimeError (or its subclass NotImplementedError) for an operation that they cannot do,
+    # layers and a user's own `forward` raise ValueError or TypeError for wrong inputs, and UserWarning is from above.
     except (RuntimeError, ValueError, TypeError, UserWarning):
         return False
     return True
@@ -235,8 +230,8 @@ def _has(flat: Flat, kind: type[nn.Module]) -> bool:
 
 def _autograd(flat: Flat, losses_of: Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]) -> Forward:
     def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
-        # The views are the leaves: cheaper than going back through the split of theta. `data`, not `detach`: rows of
-        # one tensor share a counter of changes, and a step of one device would look like a change of another's.
+        # The views are the leaves: this is cheaper than a backward pass through the split of theta. `data` instead of
+        # `detach`: views share a version counter, so one device's step would look like a change of another's model.
         leaves = {name: view.data.requires_grad_() for name, view in flat.views(theta).items()}
         losses = losses_of(leaves, x, y)
 
@@ -266,7 +261,7 @@ def _loop(flat: Flat, loss: Loss) -> Forward:
 
 
 class _Layer(NamedTuple):
-    """A linear layer's parameters by name, and whether a ReLU follows."""
+    """The names of a linear layer's parameters, and whether a ReLU follows."""
 
     weight: str
     bias: str | None
@@ -274,7 +269,7 @@ class _Layer(NamedTuple):
 
 
 def _fully_connected(flat: Flat) -> list[_Layer] | None:
-    """The layers of a network that is nothing but (Flatten,) Linear, ReLU, Linear, ..., Linear; else None."""
+    """The layers of a network that consists of (Flatten,) Linear, ReLU, Linear, ..., Linear only; else None."""
     if type(flat.module) is not nn.Sequential or any(
         m._forward_hooks or m._forward_pre_hooks for m in flat.module.modules()
     ):
@@ -291,7 +286,7 @@ def _fully_connected(flat: Flat) -> list[_Layer] | None:
         else:
             return None
     whole = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
-    # a frozen or shared layer is not among the row's parameters, and a ReLU at the end has no logits
+    # a frozen or shared layer is missing in the row, and after a final ReLU the outputs are no logits
     return layers if layers and whole == flat.names and not layers[-1].relu else None
 
 
@@ -307,7 +302,7 @@ def _outputs(layers: list[_Layer], parameters: dict[str, Tensor], x: Tensor) -> 
 
 
 def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
-    """Cross-entropy of a fully connected network: all devices' layers as batched products, gradients in place."""
+    """Cross-entropy of a fully connected network: batched products over all devices, gradients in place."""
 
     def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
         parameters = flat.views(theta)
@@ -316,7 +311,7 @@ def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
         losses = -log_p.gather(-1, y[..., None]).mean(dim=(1, 2))
 
         def backward(scale: Tensor, into: Tensor) -> None:
-            # d loss / d logits = (softmax - one-hot) / B; every device's factor goes along from here
+            # d loss / d logits = (softmax - one-hot) / B, times the device's scale
             delta = log_p.exp().scatter_add_(-1, y[..., None], log_p.new_full((1, 1, 1), -1.0).expand(*y.shape, 1))
             delta *= (scale / y.shape[1])[:, None, None]
             targets = flat.views(into)
@@ -328,7 +323,7 @@ def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
                 if layer.bias is not None:
                     targets[layer.bias].add_(delta.sum(dim=1))
                 delta = before
-                if number and layers[number - 1].relu:  # d relu: zero where its output is
+                if number and layers[number - 1].relu:  # the ReLU's gradient is zero where its output is zero
                     torch.ops.aten.threshold_backward.grad_input(delta, inside, 0, grad_input=delta)
 
         return losses, backward

@@ -1,29 +1,31 @@
 """Objectives: a device's loss -> the weight of its gradient. Robustness enters here and nowhere else.
 
-An objective is three functions. `init(hosted)` makes its state, of which every tensor has one row per device.
-`weigh(loss, state, t)` is what every device does alone: it turns the mini-batch losses [n] of round t into weights [n]
-and may change its rows of the state in place. `combine(state, mix)` is what it does with its neighbours, once per round
-and at the same time as the models travel. So weights that depend on other devices' losses are those of the round
-before, everybody's: were a device's own loss newer than what it is compared with, all weights would rise whenever all
-losses do, and with them the steps.
+An objective is three functions. `init(hosted)` makes its state, whose tensors have one row per device.
+`weigh(loss, state, t)` is each device's own part: it turns the mini-batch losses [n] of round t into weights [n], and
+may change the device's rows of the state in place. `combine(state, mix)` is the part with its neighbours, once per
+round, together with the exchange of models.
 
-`share [n]` = K p_i are the devices' reference weights: 1 for every device when all count the same (`p_i = 1/K`), and
-n_i / mean n when they count by samples (`p_i = n_i / n`, eq. 1). With h_i = exp(f_i / mu):
+So weights that depend on other devices' losses use the losses of the round before, for the device itself too. If a
+device compared its new loss with the others' old ones, all weights would rise whenever all losses rise, and so would
+the steps.
+
+`share [n]` = K p_i are the devices' reference weights: 1 for every device if all count equally (`p_i = 1/K`), and
+n_i / mean n if they count by samples (`p_i = n_i / n`, eq. 1). With h_i = exp(f_i / mu):
 
     min_theta  sum_i p_i f_i(theta)                          erm          weight_i = K p_i
-    min_theta  sum_i p_i exp(f_i(theta) / mu)    (eq. 6)     kl_dro       weight_i = K p_i h_i / mu
-    min_theta  mu log sum_i p_i exp(f_i / mu)    (eq. 5)     kl_dro       weight_i = K p_i h_i / sum_j p_j h_j
-    the same, with mu so that KL(lambda | p) = radius        kl_ball      weight_i = K p_i h_i / sum_j p_j h_j
+    min_theta  sum_i p_i exp(f_i(theta) / mu)    (eq. 8)     kl_dro       weight_i = K p_i h_i / mu
+    min_theta  mu log sum_i p_i exp(f_i / mu)    (eq. 7)     kl_dro       weight_i = K p_i h_i / sum_j p_j h_j
+    the same with mu such that KL(lambda | p) = radius       kl_ball      weight_i = K p_i h_i / sum_j p_j h_j
     min_theta  sum_i p_i f_i^(q + 1) / (q + 1)               q_ffl        weight_i = K p_i f_i^q
     min_theta  max_lambda  sum_i lambda_i f_i - mu / 2 chi2(lambda | p)                 chi2_dro
     min_theta  max_lambda  sum_i lambda_i f_i - dual_penalty / 2 ||lambda - p||^2       ad_gda
 
-The second and third have the same minimisers, those of the worst case over mixtures lambda of devices, held back by
-the KL divergence from the reference (eq. 4); their steps differ in length only. See C. Ben Issaid, A. Elgabli and
+The second and third have the same minimisers, and their steps differ in length only. They minimise the worst case over
+mixtures lambda of devices, regularised by the KL divergence from the reference (eq. 6). C. Ben Issaid, A. Elgabli and
 M. Bennis, "DR-DSGD: A Distributionally Robust Decentralized Learning Algorithm over Graphs", TMLR 2022.
 
-`smoothed`, `clipped` and `capped` take an objective and return one: against mini-batch noise, and against a device
-whose loss can't be brought down and that would take the network with it.
+`smoothed`, `clipped` and `capped` take an objective and return one. They protect against mini-batch noise, and against
+a device whose loss stays high and that would dominate the network.
 """
 
 from __future__ import annotations
@@ -64,16 +66,16 @@ __all__ = [
 
 ObjectiveState = dict[str, Tensor]
 Weights = Literal["as-written", "without-mu", "normalized"]
-# log h of every device, from losses [n] and the round
+# losses [n] and the round -> log h of every device
 LogH = Callable[[Tensor, int], Tensor]
 
-# How much of a gossiped mean is the last round's: less would average over more devices of a sparse graph, but lag
-# further behind the losses. 0.3 had the smallest error of 0.03, 0.1, 0.3 and 0.5 on ER(25, 0.3), for mu from 0.5 to 6.
+# The share of the last round in a gossiped mean. A smaller share would average over more devices of a sparse graph, but
+# lag further behind the losses. Of 0.03, 0.1, 0.3 and 0.5, 0.3 had the smallest error on ER(25, 0.3), mu from 0.5 to 6.
 NEWEST = 0.3
 
 
 class LocalDevices(NamedTuple):
-    """The n devices that live in this process: their reference weights, their numbers in the network, its size."""
+    """The n devices in this process: their reference weights [n], their numbers in the network [n], and its size K."""
 
     share: Tensor
     rows: Tensor
@@ -81,7 +83,7 @@ class LocalDevices(NamedTuple):
 
     @staticmethod
     def all_of(share: Tensor) -> LocalDevices:
-        """A network that lives here as a whole.
+        """All devices of a network, in one process.
 
         >>> LocalDevices.all_of(torch.ones(3)).rows
         tensor([0, 1, 2])
@@ -97,7 +99,7 @@ def _no_gossip(state: ObjectiveState, mix: Mix) -> ObjectiveState:
 class Objective:
     """`init(hosted) -> state`, `weigh(loss [n], state, t) -> weight [n]`, `combine(state, mix) -> state`.
 
-    `weigh` works row by row, and in place on the state: it may be called for some of the devices at a time.
+    `weigh` works row by row and changes the state in place, so it may be called for some of the devices at a time.
     """
 
     init: Callable[[LocalDevices], ObjectiveState]
@@ -106,11 +108,11 @@ class Objective:
 
     @property
     def gossips(self) -> bool:
-        """Whether weights need other devices' losses, as those do that are normalised."""
+        """Whether weights depend on other devices' losses, as normalised weights do."""
         return self.combine is not _no_gossip
 
     def check(self, mixing: Mixing) -> None:
-        """Refuse a W_t with which what devices gossip would not be a mean."""
+        """Refuse a W_t that would not keep the mean of gossiped numbers."""
         if self.gossips and not mixing.balanced:
             what, instead = mixing.unbalanced
             raise InputError(
@@ -120,7 +122,7 @@ class Objective:
 
 
 def erm() -> Objective:
-    """Average risk, the objective of DSGD: `weight_i = K p_i` (eq. 1 and 2).
+    """Average risk, the objective of DSGD (eq. 1 and 2): `weight_i = K p_i`.
 
     >>> objective = erm()
     >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
@@ -131,17 +133,17 @@ def erm() -> Objective:
 
 
 def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weights = "as-written") -> Objective:
-    """The paper's robust objective (eq. 6): `weight_i = K p_i h_i / mu` with `h_i = exp(loss_i / mu)`.
+    """The paper's robust objective (eq. 8): `weight_i = K p_i h_i / mu` with `h_i = exp(loss_i / mu)`.
 
-    `mu -> inf` is average risk, `mu -> 0` the worst case; it may be a schedule, `t -> mu_t`. `loss_clip` bounds the
+    `mu -> inf` is average risk, `mu -> 0` the worst case; mu may be a schedule, `t -> mu_t`. `loss_clip` bounds the
     loss inside h (Assumption 4), not the gradient: `h_i = exp(min(loss_i, loss_clip) / mu)`. The weight is one
-    exponential of `loss / mu - log mu`, so it overflows only where the weight itself is beyond the floats.
+    exponential of `loss / mu - log mu`, so it overflows only if the weight itself is too large for a float.
 
-    `weights` "without-mu" are K p_i h_i. Those that are "normalized" are K p_i h_i / sum_j p_j h_j, about 1 on average,
-    so that steps are as long as those of average risk: the gradient of eq. 5 instead of eq. 6. Every device estimates
-    the sum by gossip of one number (see `_normalized`). For mu below about 0.1 the estimate stays behind losses that
-    fall or jump, all weights go to 0, and training stalls: take a larger mu, or a schedule that begins with one, with
-    `smoothed` losses and `capped` weights. Smoothing alone is not enough.
+    With `weights="without-mu"` the weights are K p_i h_i. With "normalized" they are K p_i h_i / sum_j p_j h_j, the
+    gradient of eq. 7 instead of eq. 8: about 1 on average, so steps are as long as those of average risk. Every device
+    estimates the sum by gossiping one number (see `_normalized`). For mu below about 0.1 the estimate lags behind
+    losses that fall or jump, all weights go to 0, and training stalls. Then use a larger mu, or a schedule that starts
+    with one, together with `smoothed` losses and `capped` weights; smoothing alone is not enough.
 
     >>> objective = kl_dro(mu=2.0)
     >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
@@ -165,10 +167,10 @@ def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weight
 
 
 def term(t: float) -> Objective:
-    """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 5 with mu = 1 / t, so normalised `kl_dro`.
+    """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 7 with mu = 1 / t, so normalised `kl_dro`.
 
-    T. Li, A. Beirami, M. Sanjabi and V. Smith, "Tilted Empirical Risk Minimization", ICLR 2021: group TERM, in which a
-    device is a group; the tilt of single samples within a device is another problem.
+    This is group TERM with devices as groups: T. Li, A. Beirami, M. Sanjabi and V. Smith, "Tilted Empirical Risk
+    Minimization", ICLR 2021. Tilting single samples within a device is a different problem.
 
     >>> term(-1.0)
     Traceback (most recent call last):
@@ -181,7 +183,7 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
     """q-fair learning, `sum_i p_i f_i^(q+1) / (q+1)`: `weight_i = K p_i f_i^q`, by default over its gossiped mean.
 
     `q = 0` is average risk, `q -> inf` the worst case. T. Li, M. Sanjabi, A. Beirami and V. Smith, "Fair Resource
-    Allocation in Federated Learning", ICLR 2020; normalising takes the place of their estimate of a Lipschitz constant.
+    Allocation in Federated Learning", ICLR 2020; normalising replaces their estimate of a Lipschitz constant.
 
     >>> objective = q_ffl(q=1.0, normalized=False)
     >>> objective.weigh(torch.tensor([0.5, 2.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
@@ -191,7 +193,7 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
         raise InputError(f"q must be 0 or more: {q:g}; 0 is average risk, 1 to 5 are usual")
 
     def log_h(loss: Tensor, t: int) -> Tensor:
-        # of the smallest float rather than of 0, whose logarithm is no number to average
+        # a loss of 0 becomes the smallest positive float, because log 0 cannot be averaged
         return q * loss.clamp(min=torch.finfo(loss.dtype).tiny).log()
 
     if normalized:
@@ -200,20 +202,20 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
 
 
 def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float = 0.05) -> Objective:
-    """The worst case over all mixtures of devices with `KL(lambda | p) <= radius`, mu found on the way.
+    """The worst case over all mixtures of devices with `KL(lambda | p) <= radius`; mu adapts during training.
 
-    Its dual is `min over mu >= least_mu of mu log sum_i p_i h_i + mu radius` (appendix A.2), whose derivative in mu is
-    `radius - KL(lambda(mu) | p)`: mu rises where the weights are further from the reference than the radius allows, and
-    falls where they are nearer. Every device keeps a mu (from `mu` on) and estimates of log sum p h and of the
-    divergence: three gossiped numbers. `step` is how far log mu moves in a round where the divergence is twice
-    the radius, or beyond it, and the other way where there is none. It wants `capped` weights: mini-batches move
-    losses by more than the mu of a small radius, and what they do to log sum p h is remembered (see `_normalized`).
+    The dual is `min over mu >= least_mu of mu log sum_i p_i h_i + mu radius` (appendix A.2), whose derivative in mu is
+    `radius - KL(lambda(mu) | p)`. So mu rises while the weights are further from the reference than the radius, and
+    falls while they are nearer. Every device keeps a mu, which starts at `mu`, and estimates of log sum p h and of the
+    divergence: three gossiped numbers. In a round, log mu rises by at most `step` (divergence twice the radius or
+    more), and falls by at most `step` (no divergence). Use it with `capped` weights: for a small radius, mini-batch
+    noise in the losses exceeds mu, and the estimate of log sum p h recovers slowly (see `_normalized`).
 
     >>> objective = kl_ball(radius=0.1)
     >>> objective.init(LocalDevices.all_of(torch.ones(2)))["log_mu"]
     tensor([0., 0.])
     """
-    positive("radius", radius, "log K allows everything, 0.1 is mild")
+    positive("radius", radius, "log K allows every mixture, 0.1 is mild")
     start, low = (math.log(positive(name, value)) for name, value in (("mu", mu), ("least_mu", least_mu)))
     positive("step", step)
 
@@ -227,17 +229,17 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float =
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         before, state = state, _gossiped(state, mix)
         weight, share = _within_cap(state["weight"], state), state["share"]
-        # K (lambda_i log(lambda_i / p_i) - lambda_i + p_i): the last two cancel where weights average to 1, and where
-        # they do not yet, weights that vanish are far from p, too
+        # K (lambda_i log(lambda_i / p_i) - lambda_i + p_i): the last two terms cancel once weights average to 1;
+        # before that, they make vanishing weights count as far from p
         own = weight * (weight / share).clamp(min=1e-30).log() - weight + share
         divergence, log_mu = mix(
             torch.stack([torch.lerp(state["divergence"], own, NEWEST), state["log_mu"]], dim=1)
         ).unbind(dim=1)
-        # in parts of the radius, or mu would creep where that is small; a single loss that is far off moves it little
+        # relative to the radius, else mu would creep for a small one; the clamp limits the effect of a single outlier
         log_mu = (log_mu + step * (divergence / radius - 1).clamp(max=1)).clamp(min=low)
         told = {"divergence": divergence, "log_mu": log_mu}
         state |= {name: torch.where(mix.isolated, before[name], value) for name, value in told.items()}
-        # mu log sum p h is a loss and hardly depends on mu, but its part log sum p h does
+        # mu log sum p h is a loss that hardly depends on mu, so log sum p h is rescaled for the new mu
         state["log_mean"] = state["log_mean"] * (before["log_mu"] - state["log_mu"]).exp()
         return state
 
@@ -245,18 +247,18 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float =
 
 
 def chi2_dro(mu: float) -> Objective:
-    """The worst case, held back by mu / 2 times chi2(lambda | p): `weight_i = K p_i max(0, 1 + (f_i - e) / mu)`.
+    """The worst case regularised by mu / 2 chi2(lambda | p): `weight_i = K p_i max(0, 1 + (f_i - e) / mu)`.
 
-    e is the number that makes the weights average to 1. Every device keeps an estimate of it, which moves by
-    `mu (weight - K p_i)` and is averaged with its neighbours': one gossiped number. No weight exceeds K, as none does
-    that is exact. See H. Namkoong and J. Duchi, "Variance-based Regularization with Convex Objectives", NeurIPS 2017.
+    e is the number for which the weights average to 1. Every device keeps an estimate of it, which moves by
+    `mu (weight - K p_i)` and is averaged with its neighbours: one gossiped number. Weights are limited to K, which no
+    exact weight exceeds. H. Namkoong and J. Duchi, "Variance-based Regularization with Convex Objectives", 2017.
 
     >>> objective = chi2_dro(mu=1.0)
     >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
-    >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0)  # nobody knows the others' losses yet
+    >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0)  # no device knows the others' losses yet
     tensor([1., 1.])
     """
-    positive("mu", mu, "losses further than mu below the rest get no weight")
+    positive("mu", mu, "a loss more than mu below the level e gets weight 0")
 
     def weight(state: ObjectiveState, level: Tensor) -> Tensor:
         return state["share"] * (1 + (state["own"] - level) / mu).clamp(min=0)
@@ -267,10 +269,10 @@ def chi2_dro(mu: float) -> Objective:
                 "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K)}  # fmt: skip
 
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
-        level = torch.where(state["level"].isnan(), state["own"], state["level"])  # a first loss is taken whole
+        level = torch.where(state["level"].isnan(), state["own"], state["level"])  # at first, the device's own loss
         level = mix(level + NEWEST * mu * (_within_cap(weight(state, level), state) - state["share"]))
         level = torch.where(mix.isolated, state["level"], level)
-        # e is found round by round, and as long as it is too low the weights are too large
+        # the estimate of e improves round by round; while it is too low, weights are too large
         now = torch.where(level.isnan(), state["share"], torch.minimum(weight(state, level), state["most"]))
         return {**state, "level": level, "weight": now}
 
@@ -283,15 +285,16 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
         lambda_ii <- lambda_ii + dual_eta (loss_i - dual_penalty (lambda_ii - p_i))
         lambda_i  <- sum_j W_ij P(lambda_j),  P the projection on the simplex
 
-    This is ascent on `sum_i lambda_i f_i - dual_penalty / 2 ||lambda - p||^2`. Where all p_i are 1 / K the penalty is
-    dual_penalty / (2 K) times chi2(lambda | p); where they are not, it is no such divergence. K gossiped numbers.
+    This is ascent on `sum_i lambda_i f_i - dual_penalty / 2 ||lambda - p||^2`. If all p_i are 1 / K, the penalty is
+    dual_penalty / (2 K) times chi2(lambda | p); otherwise it is no such divergence. K gossiped numbers.
 
-    The factor K makes steps as long as those of average risk, as long as dual_eta is small: every device raises its own
-    entry, before its neighbours know, so weights are above 1 on average, the more so the larger dual_eta times the loss
-    is. M. Zecchin, M. Kountouris and D. Gesbert, "Communication-Efficient Distributionally Robust Decentralized
-    Learning", TMLR 2022: with `choco` as optimizer it is their AD-GDA. The weight is that of before the update, where
-    their program takes the one after it. All mixtures begin at 1 / K, and go to p by the penalty only: where devices
-    have unequal numbers of samples, slowly.
+    The factor K makes steps as long as those of average risk if dual_eta is small. Every device raises its own entry
+    before its neighbours know, so weights are above 1 on average, and grow with dual_eta times the loss. All mixtures
+    start at 1 / K and only the penalty moves them to p, which is slow if devices have unequal numbers of samples.
+
+    M. Zecchin, M. Kountouris and D. Gesbert, "Communication-Efficient Distributionally Robust Decentralized Learning",
+    TMLR 2022: with `choco` as optimizer this is their AD-GDA. The weight here is the one before the update; their
+    program uses the one after it.
 
     >>> objective = ad_gda(dual_eta=0.1)
     >>> state = objective.init(LocalDevices.all_of(torch.ones(2)))
@@ -318,29 +321,29 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
 
 
 def project_on_simplex(x: Tensor) -> Tensor:
-    """The nearest point to every row of x [n, K] whose entries are not negative and sum to 1.
+    """For every row of x [n, K], the nearest point whose entries are not negative and sum to 1.
 
     Duchi, Shalev-Shwartz, Singer and Chandra, ICML 2008.
 
     >>> project_on_simplex(torch.tensor([[0.5, 0.7, -1.0]]))
     tensor([[0.4000, 0.6000, 0.0000]])
     """
-    # The same for x + any number; and what is more than 1 below the largest becomes 0 however far below it is. So
-    # nothing is lost next to a number that is huge.
+    # Adding a constant to x changes nothing, and an entry more than 1 below the largest becomes 0, however far below.
+    # So shift and clamp first: then a huge entry costs no precision.
     x = (x - x.amax(dim=1, keepdim=True)).clamp(min=-1)
     sorted_, _ = x.sort(dim=1, descending=True)
-    # how far all entries must fall if the k largest are those that stay positive
+    # how far all entries must fall if exactly the k largest stay positive
     k = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)
     fall = (sorted_.cumsum(dim=1) - 1) / k
     stay = (sorted_ > fall).sum(dim=1, keepdim=True)
-    projected = (x - fall.gather(1, stay.clamp(min=1) - 1)).clamp(min=0)  # none stays of what is no number
-    return projected / projected.sum(dim=1, keepdim=True)  # to rounding it is 1 already
+    projected = (x - fall.gather(1, stay.clamp(min=1) - 1)).clamp(min=0)  # for nan, none stays positive
+    return projected / projected.sum(dim=1, keepdim=True)  # the sum is 1 up to rounding already
 
 
 def smoothed(objective: Objective, beta: float) -> Objective:
-    """The objective of a moving average of each device's loss, `u <- (1 - beta) u + beta loss`.
+    """The objective applied to a moving average of each device's loss, `u <- (1 - beta) u + beta loss`.
 
-    Against the noise of mini-batches, and the bias that it gives to exp(loss / mu).
+    It reduces the noise of mini-batches, and the bias that this noise gives to exp(loss / mu).
 
     >>> objective = smoothed(q_ffl(1.0, normalized=False), beta=0.5)
     >>> state = objective.init(LocalDevices.all_of(torch.ones(1)))
@@ -348,7 +351,7 @@ def smoothed(objective: Objective, beta: float) -> Objective:
     [1.0, 2.0]
     """
     if not 0 < beta <= 1:
-        raise InputError(f"beta must be in (0, 1]: {beta:g}; 1 is the last loss alone, 0.1 about the last ten")
+        raise InputError(f"beta must be in (0, 1]: {beta:g}; 1 uses the last loss only, 0.1 about the last ten")
 
     def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
         u = state["smoothed_loss"]
@@ -363,7 +366,7 @@ def smoothed(objective: Objective, beta: float) -> Objective:
 
 
 def clipped(objective: Objective, loss_clip: float) -> Objective:
-    """The objective of `min(loss, loss_clip)`: beyond it a device's weight grows no more; gradients are unchanged.
+    """The objective applied to `min(loss, loss_clip)`: above it weights stop growing; gradients are unchanged.
 
     >>> objective = clipped(kl_dro(mu=1.0), loss_clip=1.0)
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
@@ -378,17 +381,18 @@ def clipped(objective: Objective, loss_clip: float) -> Objective:
 
 
 def capped(objective: Objective, weight_cap: float) -> Objective:
-    """The objective with weights of at most `weight_cap K p_i`: no device counts more than so many.
+    """The objective with weights of at most `weight_cap K p_i`.
 
-    Where weights are normalised, what a device adds to their mean is bounded likewise, `s_i h_i <= weight_cap s_i m_i`:
-    so m is the number for which the capped weights average to 1, and a device whose loss can't be brought down takes
-    nothing from the others but what it gets. Those are the maximising weights of eq. 4 with lambda_i <= weight_cap p_i.
+    For normalised weights, a device's contribution to their mean is bounded in the same way,
+    `s_i h_i <= weight_cap s_i m_i`. So m is the number for which the capped weights average to 1, and a device whose
+    loss stays high takes no more from the others than its capped weight. These weights maximise eq. 6 under
+    lambda_i <= weight_cap p_i.
 
     >>> objective = capped(kl_dro(mu=1.0), weight_cap=3.0)
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([2.7183, 3.0000])
     """
-    positive("weight_cap", weight_cap, "2 to 5 are sensible where weights are normalised")
+    positive("weight_cap", weight_cap, "2 to 5 are sensible for normalised weights")
     if objective.gossips and weight_cap <= 1:
         raise InputError(
             f"weight_cap must be above 1: {weight_cap:g}; weights that are 1 on average would all be equal"
@@ -401,7 +405,7 @@ def capped(objective: Objective, weight_cap: float) -> Objective:
 
 
 def _within_cap(weight: Tensor, state: ObjectiveState) -> Tensor:
-    """At most the cap, if there is one."""
+    """The weight, limited to the cap if there is one."""
     return torch.minimum(weight, state["cap"]) if "cap" in state else weight
 
 
@@ -414,25 +418,27 @@ def _normalized(log_h: LogH) -> Objective:
 
         m_i <- sum_j W_ij ((1 - b) m_j + b s_j h_j)
 
-    a moving average over rounds and neighbours, b = `NEWEST`, kept and sent as its logarithm: it stays positive, and
-    no h is too large for it. As m_i >= W_ii b s_i h_i, no weight exceeds 1 / (b W_ii), and none may exceed K, which no
-    exact one does. The first round's are K p_i.
-    The estimate is exact where the losses do not change and the graph is complete. Else it lags behind, and it is that
-    of a neighbourhood (some 1 / b links wide) rather than of all: with constant losses m tends to
-    b (I - (1 - b) W)^-1 W s h, whose mean is right. So with unequal s_j equal losses do not get weights s_i on a sparse
-    graph: who has small neighbours gets more. And m falls by 1 - b = 0.7 in a round at most: where losses fall by more
-    than 0.36 mu in a round, or come down from a peak of noise, all h are small beside it, and so are all weights: a
-    single loss that is S above the others holds the network up for about S / (0.36 mu) rounds. That is also a brake. An
-    m that forgot it sooner, or never rose so far, was tried: then runs with long steps diverge that else recover. With
-    `capped` weights nobody can raise m so far.
-    A device that hears nobody in a round keeps its estimate: its own losses alone would make it believe that it is like
-    all others.
+    This is a moving average over rounds and neighbours with b = `NEWEST`. It is stored and sent as its logarithm, so it
+    stays positive and no h overflows it. As m_i >= W_ii b s_i h_i, no weight exceeds 1 / (b W_ii). Weights are also
+    limited to K, which no exact weight exceeds. Those of the first round are K p_i.
+
+    The estimate is exact if losses are constant and the graph is complete. Otherwise it lags, and it averages over a
+    neighbourhood about 1 / b links wide: with constant losses m tends to b (I - (1 - b) W)^-1 W s h, whose mean is
+    right. So on a sparse graph with unequal s_j, equal losses do not give weights s_i: a device whose neighbours have
+    small shares gets more.
+
+    m falls at most by the factor 1 - b = 0.7 per round. If losses fall by more than 0.36 mu in a round, or return from
+    a peak of noise, all weights are small: a single loss that is S above the others slows the network for about
+    S / (0.36 mu) rounds. That is also a brake: with an m that forgot a peak sooner, or never rose so far, runs with
+    long steps diverged that otherwise recover. `capped` weights limit how far one device can raise m.
+
+    A device without neighbours in a round keeps its estimate: its own losses alone would give it weight K p_i.
     """
     return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 
 
 def _unseen(hosted: LocalDevices) -> ObjectiveState:
-    """The state of normalised weights before any loss: the logarithm of nothing."""
+    """The state of normalised weights before the first loss; the means are log 0."""
     share = hosted.share
     nothing = torch.full_like(share, -math.inf)
     most = torch.full_like(share, hosted.K)
@@ -440,14 +446,14 @@ def _unseen(hosted: LocalDevices) -> ObjectiveState:
 
 
 def _note(own: Tensor, state: ObjectiveState) -> Tensor:
-    """Note what this round's weights will be made from; those of the round before are this round's."""
+    """Store this round's value for `combine`, and return the weights that the round before made."""
     weight = state["weight"].clone()
     state["own"].copy_(own)
     return weight
 
 
 def _gossiped(state: ObjectiveState, mix: Mix) -> ObjectiveState:
-    """m_i and the weights after a round. Whoever has seen no loss takes its first one whole, not b of it."""
+    """The next m_i and weights. A device's first loss sets its m_i at once, instead of moving it by b."""
     before, own = state["log_mean"], state["share"].log() + state["own"]
     told = torch.minimum(own, before + state["cap"].log()) if "cap" in state else own
     moved = torch.logaddexp(before + math.log(1 - NEWEST), told + math.log(NEWEST))

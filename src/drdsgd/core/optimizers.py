@@ -1,11 +1,11 @@
 """Gossip optimizers: weighted gradients -> the next models. Communication enters here, through `mix`.
 
-An optimizer is three functions. `init(theta)` makes its state. `local(theta, gradient, state, t)` is what every
-device does alone: it changes its rows of theta [n, d] and of the state in place. `combine(theta, state, mix)` is what
-it does with its neighbours; `mix` is this round's gossip, x -> W_t x. A step is one after the other. `check(mixing)`
-refuses a mixing with which the method does not work, and says why.
+An optimizer is three functions. `init(theta)` makes its state. `local(theta, gradient, state, t)` is each device's own
+part of a step: it changes the device's rows of theta [n, d] and of the state in place. `combine(theta, state, mix)` is
+the part with its neighbours, where `mix` is this round's gossip, x -> W_t x. `check(mixing)` refuses a mixing that the
+method cannot use, and gives the reason.
 
-With g_i the weighted gradient of device i at its model, in the order of a round:
+Let g_i be the weighted gradient of device i at its model. In the order of a round:
 
     dsgd                    theta <- W (theta - eta g)
     momentum                m <- beta m + g;  theta <- W (theta - eta m)
@@ -17,8 +17,8 @@ With g_i the weighted gradient of device i at its model, in the order of a round
     choco                   x <- theta - eta g;  hat <- hat + Q(x - hat);  theta <- x + gamma (W hat - hat)
     push                    x <- P (x - eta g);  w <- P w;  theta <- x / w
 
-The step size is a number or a schedule, `t -> eta_t`, and never anything hidden. How `dsgd`, `momentum`,
-`quasi_global_momentum` and `gt_adam` average with neighbours is an `Exchange`: things as they are, or compressed.
+The step size is a number or a schedule, `t -> eta_t`; there is no hidden one. An `Exchange` is how `dsgd`, `momentum`,
+`quasi_global_momentum` and `gt_adam` average with neighbours: uncompressed or compressed.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ __all__ = [
 
 OptimizerState = dict[str, Tensor]
 
-# what compressed messages keep
+# what compressed messages rely on
 COPIES = "the copies that neighbours have of each other's models"
-# what tracking keeps
+# what tracking relies on
 SUM = "the sum of what devices track"
-# what is added to the root of Adam's second moment, so that nothing is divided by zero
+# added to the root of Adam's second moment, to avoid a division by zero
 EPS = 1e-8
 
 
@@ -83,7 +83,7 @@ def constant_over_time(method: str, instead: str = "gradient-tracking") -> Calla
         balanced(mixing)
         if not mixing.static:
             raise InputError(
-                f"{method} needs the same W in every round: what it keeps of the last round fits no other W; "
+                f"{method} needs the same W in every round, because its state belongs to one W; "
                 f"use {instead}, or a mixing that does not change"
             )
 
@@ -92,10 +92,10 @@ def constant_over_time(method: str, instead: str = "gradient-tracking") -> Calla
 
 @dataclass(frozen=True)
 class GossipOptimizer:
-    """`init(theta [n, d]) -> state`, `local(theta, gradient, state, t)`, `combine(theta, state, mix)` -> both anew.
+    """`init(theta [n, d]) -> state`, `local(theta, gradient, state, t)`, `combine(theta, state, mix) -> theta, state`.
 
-    `local` works in place and row by row: it may be called for some of the devices at a time. `keeps` names what lasts
-    only as long as no message is lost; where there is something, it needs an engine that loses none.
+    `local` works in place and row by row, so it may be called for some of the devices at a time. `keeps` names what a
+    lost message would destroy; if it is not empty, the optimizer needs an engine that loses no message.
     """
 
     init: Callable[[Tensor], OptimizerState]
@@ -107,15 +107,19 @@ class GossipOptimizer:
 
 @dataclass(frozen=True)
 class Exchange:
-    """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it takes theta over.
+    """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it overwrites theta.
 
-    `keeps` as in `GossipOptimizer`.
+    `keeps` is as in `GossipOptimizer`.
     """
 
     init: Callable[[Tensor], OptimizerState]
     average: Callable[[Tensor, OptimizerState, Mix], Tensor]
     check: Callable[[Mixing], None] = balanced
     keeps: str = ""
+
+    def combine(self, theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
+        """`GossipOptimizer.combine` of an optimizer that averages models and does nothing else."""
+        return self.average(theta, state, mix), state
 
 
 def as_they_are() -> Exchange:
@@ -128,18 +132,18 @@ def as_they_are() -> Exchange:
 
 
 def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
-    """Neighbours see a copy `hat` of each model, which follows it by what was sent.
+    """Neighbours keep a copy `hat` of each model, and messages hold the compressed difference.
 
         hat <- hat + Q(theta - hat),  theta <- theta + gamma (W hat - hat)
 
-    as often as a round gossips. Without compression and with gamma = 1 models are averaged as they are. See `choco`.
+    This is done as often as a round gossips. Without compression and with gamma = 1 it is `as_they_are`. See `choco`.
 
     >>> from drdsgd.core.compression import top_k
     >>> sorted(compressed(top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
     ['hat', 'mixed_hat']
     """
     if not 0 < gamma <= 1:
-        raise InputError(f"gamma must be in (0, 1]: {gamma:g}; the more is left out of messages, the smaller")
+        raise InputError(f"gamma must be in (0, 1]: {gamma:g}; stronger compression needs a smaller gamma")
 
     def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
         hat, mixed = state["hat"], state["mixed_hat"]
@@ -150,11 +154,11 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
             theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
         return theta
 
-    # all devices start from the same model, which so is known to all: nothing needs to be sent for it
+    # all devices start from the same model, so the first copies need not be sent
     return Exchange(
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
-        constant_over_time("compression", "--compression none with gamma 1, its default then"),
+        constant_over_time("compression", "--compression none with gamma 1 (its default)"),
         keeps=COPIES,
     )
 
@@ -167,17 +171,15 @@ def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptim
     drdsgd.errors.InputError: eta must be a positive number: -1; the paper uses sqrt(K / T)
     """
     schedule, exchange = _steps(eta), exchange or as_they_are()
-    return GossipOptimizer(
-        init=exchange.init,
-        local=lambda theta, gradient, state, t: gradient.add_to(theta, -schedule(t)),
-        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
-        check=exchange.check,
-        keeps=exchange.keeps,
-    )
+
+    def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
+        gradient.add_to(theta, -schedule(t))
+
+    return GossipOptimizer(exchange.init, local, exchange.combine, exchange.check, exchange.keeps)
 
 
 def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None) -> GossipOptimizer:
-    """Every device's own heavy ball: `m <- beta m + g`, `theta <- W (theta - eta m)`.
+    """Heavy-ball momentum on each device: `m <- beta m + g`, `theta <- W (theta - eta m)`.
 
     H. Yu, R. Jin and S. Yang, "On the Linear Speedup Analysis of Communication Efficient Momentum SGD", ICML 2019.
 
@@ -191,19 +193,16 @@ def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None
         gradient.add_to(m, 1.0)
         theta.sub_(m, alpha=schedule(t))
 
-    return GossipOptimizer(
-        init=lambda theta: {"momentum": torch.zeros_like(theta), **exchange.init(theta)},
-        local=local,
-        combine=lambda theta, state, mix: (exchange.average(theta, state, mix), state),
-        check=exchange.check,
-        keeps=exchange.keeps,
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"momentum": torch.zeros_like(theta), **exchange.init(theta)}
+
+    return GossipOptimizer(init, local, exchange.combine, exchange.check, exchange.keeps)
 
 
 def quasi_global_momentum(
     eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None
 ) -> GossipOptimizer:
-    """Momentum of how the model really moved, neighbours included, instead of the device's own gradients.
+    """Momentum of how the model moved, gossip included, instead of the device's own gradients.
 
         theta+ <- W (theta - eta (beta m + g)),  m <- beta m + (1 - beta) (theta - theta+) / eta
 
@@ -221,32 +220,25 @@ def quasi_global_momentum(
 
     def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         theta, eta_t = exchange.average(theta, state, mix), schedule(mix.t)
-        # where no step was taken there is nothing to learn about steps; 1 over one below the floats is beyond them
+        # a step size of (almost) zero says nothing about the direction, and dividing by it would overflow
         if eta_t >= torch.finfo(theta.dtype).tiny:
             moved = state["before"].sub_(theta)
             state["momentum"].mul_(beta).add_(moved, alpha=(1 - beta) / eta_t)
         return theta, state
 
-    return GossipOptimizer(
-        init=lambda theta: {
-            "momentum": torch.zeros_like(theta),
-            "before": torch.zeros_like(theta),
-            **exchange.init(theta),
-        },
-        local=local,
-        combine=combine,
-        check=exchange.check,
-        keeps=exchange.keeps,
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"momentum": torch.zeros_like(theta), "before": torch.zeros_like(theta), **exchange.init(theta)}
+
+    return GossipOptimizer(init, local, combine, exchange.check, exchange.keeps)
 
 
 def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
-    """Steps along every device's estimate y_i of the mean gradient.
+    """A step along each device's estimate y_i of the mean gradient.
 
         y <- W y + g - g_before,  theta <- W (theta - eta y)
 
-    The sum of all y is that of all last gradients, whatever W_t does as long as it is doubly stochastic. Two messages
-    of d numbers. P. Di Lorenzo and G. Scutari, "NEXT", 2016; A. Nedic, A. Olshevsky and W. Shi, 2017; S. Pu and
+    The sum of all y equals the sum of all last gradients, for every doubly stochastic W_t. Two messages of d numbers.
+    P. Di Lorenzo and G. Scutari, "NEXT", 2016; A. Nedic, A. Olshevsky and W. Shi, 2017; S. Pu and
     A. Nedic, "Distributed Stochastic Gradient Tracking Methods", 2021.
 
     >>> sorted(gradient_tracking(eta=0.1).init(torch.zeros(2, 3)))
@@ -261,28 +253,28 @@ def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
     def combine(theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         return mix(theta, donate=True), {**state, "tracked": mix(state["tracked"], donate=True)}
 
-    return GossipOptimizer(
-        init=lambda theta: {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)},
-        local=local,
-        combine=combine,
-        keeps=SUM,
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)}
+
+    return GossipOptimizer(init, local, combine, keeps=SUM)
 
 
 def gt_adam(
     eta: float | Schedule, beta: float = 0.9, beta2: float = 0.99, exchange: Exchange | None = None
 ) -> GossipOptimizer:
-    """Adam's step along every device's estimate y_i of the mean gradient.
+    """Adam's step along each device's estimate y_i of the mean gradient.
 
         y <- W (y + g - g_before),  m <- beta m + (1 - beta) y,  v <- beta2 v + (1 - beta2) y^2,
         theta <- W (theta - eta (m / c) / (sqrt(v / c2) + 1e-8))   with c = 1 - beta^(t+1), c2 = 1 - beta2^(t+1)
 
-    Adam on each device's own gradients would scale each differently, and its models would not go the way of the mean:
-    here all scale nearly the same ones. Two messages, of d numbers or compressed each. G. Carnevale, F. Farina,
-    I. Notarnicola and G. Notarstefano, "GTAdam", IEEE TCNS 2023, who have no c, a bound on v, and do not average the
-    newest gradient and the newest step. Weight decay is a part of the gradient, and so is scaled by Adam, too: even a
-    small one moves what has no other gradient by eta in a round. Messages want 4 bits or more, as those that say less
-    let the y drift apart; in float32 rounding moves the mean of compressed y a little in thousands of rounds.
+    Adam on each device's own gradient would scale every device differently, and the mean model would not follow the
+    mean gradient. Here all devices scale nearly the same gradient. Two messages, each of d numbers or compressed.
+    G. Carnevale, F. Farina, I. Notarnicola and G. Notarstefano, "GTAdam", IEEE TCNS 2023; they have no c, bound v, and
+    do not average the newest gradient and the newest step.
+
+    Weight decay is part of the gradient, so Adam scales it too: even a small one moves a parameter that has no other
+    gradient by eta in a round. Compressed messages need at least 4 bits, else the y drift apart. In float32, rounding
+    moves the mean of compressed y slightly over thousands of rounds.
 
     >>> sorted(gt_adam(eta=0.01).init(torch.zeros(2, 3)))
     ['first', 'gradient', 'second', 'tracked']
@@ -311,7 +303,7 @@ def gt_adam(
 
 
 def _track(gradient: Gradient, state: OptimizerState) -> None:
-    """`y <- y + g - g_before`, in place: the sum of all y is that of all last gradients."""
+    """`y <- y + g - g_before`, in place, so the sum of all y stays the sum of all last gradients."""
     g, y = state["gradient"], state["tracked"]
     y.sub_(g)
     g.zero_()
@@ -320,9 +312,9 @@ def _track(gradient: Gradient, state: OptimizerState) -> None:
 
 
 def d2(eta: float | Schedule) -> GossipOptimizer:
-    """`theta_{t+1} = W (2 theta_t - theta_{t-1} - eta_t g_t + eta_{t-1} g_{t-1})`: unlike data give it no bias.
+    """`theta_{t+1} = W (2 theta_t - theta_{t-1} - eta_t g_t + eta_{t-1} g_{t-1})`: no bias from unlike data.
 
-    W must not change, and its smallest eigenvalue must be above -1/3. H. Tang, X. Lian, M. Yan, C. Zhang and J. Liu,
+    W must be constant, and its smallest eigenvalue must be above -1/3. H. Tang, X. Lian, M. Yan, C. Zhang and J. Liu,
     "D2: Decentralized Training over Decentralized Data", ICML 2018.
 
     >>> sorted(d2(eta=0.1).init(torch.zeros(2, 3)))
@@ -342,21 +334,21 @@ def d2(eta: float | Schedule) -> GossipOptimizer:
 
 
 def exact_diffusion(eta: float | Schedule) -> GossipOptimizer:
-    """`psi <- theta - eta g`, `theta <- (I + W) / 2 (psi + theta - psi_before)`: D2 that works on every graph.
+    """`psi <- theta - eta g`, `theta <- (I + W) / 2 (psi + theta - psi_before)`: D2 for every graph.
 
     K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2019.
 
     >>> sorted(exact_diffusion(eta=0.1).init(torch.zeros(2, 3)))
     ['correction']
     """
-    # in phi's memory: models that are not aligned as they were would be multiplied otherwise after a resume
+    # in phi's memory: with another alignment, products would round differently after a resume
     return _diffusion(eta, lambda phi, mix: phi.add_(mix(phi)).div_(2), constant_over_time("exact-diffusion"))
 
 
 def _diffusion(
     eta: float | Schedule, average: Callable[[Tensor, Mix], Tensor], check: Callable[[Mixing], None]
 ) -> GossipOptimizer:
-    """What D2 and exact diffusion share. Their correction is theta_t - psi_t = theta_t - theta_{t-1} + eta g_{t-1}."""
+    """The common part of D2 and exact diffusion; correction = theta_t - psi_t = theta_t - theta_{t-1} + eta g_{t-1}."""
     schedule = _steps(eta)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
@@ -370,13 +362,8 @@ def _diffusion(
         state["correction"].add_(theta)
         return theta, state
 
-    return GossipOptimizer(
-        lambda theta: {"correction": torch.zeros_like(theta)},
-        local,
-        combine,
-        check,
-        keeps="the correction, which belongs to one W",
-    )
+    keeps = "the correction, which belongs to one W"
+    return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check, keeps)
 
 
 def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> GossipOptimizer:
@@ -395,8 +382,8 @@ def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> 
 def push(eta: float | Schedule) -> GossipOptimizer:
     """Stochastic gradient push, for directed graphs: `x <- P (x - eta g)`, `w <- P w`, `theta <- x / w`.
 
-    The columns of P sum to one, its rows need not: w says how much of the average has gathered at a device. d + 1
-    numbers. M. Assran, N. Loizou, N. Ballas and M. Rabbat, "Stochastic Gradient Push", ICML 2019.
+    The columns of P sum to one, but its rows need not. w is the mass that has gathered at a device, by which x must be
+    divided. d + 1 numbers. M. Assran, N. Loizou, N. Ballas and M. Rabbat, "Stochastic Gradient Push", ICML 2019.
 
     >>> push(eta=0.1).init(torch.zeros(2, 3))
     {'mass': tensor([1., 1.])}
@@ -411,13 +398,10 @@ def push(eta: float | Schedule) -> GossipOptimizer:
         mass = mix(state["mass"])
         return mix(theta, donate=True).div_(mass[:, None]), {"mass": mass}
 
-    return GossipOptimizer(
-        lambda theta: {"mass": theta.new_ones(len(theta))},
-        local,
-        combine,
-        lambda mixing: None,
-        keeps="the mass of all devices",
-    )
+    def init(theta: Tensor) -> OptimizerState:
+        return {"mass": theta.new_ones(len(theta))}
+
+    return GossipOptimizer(init, local, combine, lambda mixing: None, "the mass of all devices")
 
 
 def _steps(eta: float | Schedule) -> Schedule:

@@ -1,8 +1,8 @@
-"""Devices in parallel on one machine: blocks of them on a few threads, each of which computes on one core.
+"""Devices in parallel on one machine: a few threads, each of which computes whole blocks of devices on one core.
 
-Torch's own threads share every single operation, wait for each other after each, and spin while they wait: another
-busy process makes a round many times slower, and small operations gain nothing. A thread that takes whole blocks of
-devices waits once per round. Torch lets go of Python's lock within an operation, so plain threads do.
+Torch's own threads split every operation, wait for each other after it, and spin while they wait. So another busy
+process makes a round many times slower, and small operations gain nothing. A thread that takes whole blocks of devices
+waits once per round. Torch releases Python's lock within an operation, so plain threads suffice.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ R = TypeVar("R")
 
 
 class Each(Protocol):
-    """Applies a function to every item, in some order or at once; the results are in the order of the items."""
+    """Applies a function to every item, in any order or in parallel; results are in the order of the items."""
 
     def __call__(self, function: Callable[[A], R], items: Iterable[A], /) -> Iterable[R]: ...
 
 
 def each_of(threads: int) -> Each:
-    """`Each` on so many threads, of which the caller's is one; to be used within `one_thread`.
+    """`Each` on this number of threads, including the caller's; use it within `one_thread`.
 
     >>> with one_thread():
     ...     list(each_of(2)(abs, [-1, 2, -3]))
@@ -42,7 +42,7 @@ def each_of(threads: int) -> Each:
 
 
 def _shared_out(threads: int, function: Callable[[A], R], items: Iterable[A]) -> list[R]:
-    """Threads take the next item when they are free; waking one takes time, so it is woken once, not for each item."""
+    """Free threads take the next item. Waking a thread takes time, so each is woken once and not for every item."""
     todo = list(items)
     results: dict[int, R] = {}
     turn, failed = itertools.count(), threading.Event()
@@ -60,7 +60,7 @@ def _shared_out(threads: int, function: Callable[[A], R], items: Iterable[A]) ->
         helpers += [_pool(threads - 1).submit(work) for _ in range(min(threads, len(todo)) - 1)]
         work()
     finally:
-        # one that has not begun is not needed any more, nor may it be: all threads may be busy with other things
+        # a helper that has not begun is no longer needed, and might never begin: all threads may be busy elsewhere
         begun = [helper for helper in helpers if not helper.cancel()]
         wait(begun)
     for helper in begun:
@@ -69,7 +69,7 @@ def _shared_out(threads: int, function: Callable[[A], R], items: Iterable[A]) ->
 
 
 def blocks(n: int, most: int) -> list[slice]:
-    """n things in contiguous blocks of at most `most`, as equal as can be.
+    """Split n items into contiguous blocks of at most `most`, as equal as possible.
 
     >>> blocks(25, 10)
     [slice(0, 9, None), slice(9, 17, None), slice(17, 25, None)]
@@ -81,7 +81,7 @@ def blocks(n: int, most: int) -> list[slice]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within the block torch computes every operation on the thread that asks for it."""
+    """Within the block torch computes every operation on the calling thread."""
     _keep_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -93,20 +93,20 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    # its threads must not open teams of their own
+    # torch must not start threads of its own in these threads
     return ThreadPoolExecutor(threads, "drdsgd", initializer=torch.set_num_threads, initargs=(1,))
 
 
-# a forked child has none of its parent's threads
+# a forked child process has none of its parent's threads
 os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @functools.cache
 def _keep_memory() -> None:
-    """Ask the C library to keep freed memory for the next round instead of giving it back to the system.
+    """Ask the C library to keep freed memory for the next round instead of returning it to the system.
 
-    Every round needs the same large pieces; having them mapped anew was measured to cost a fifth to a quarter of a
-    round. Where the library is not glibc, nothing happens.
+    Every round needs the same large blocks; mapping them anew was measured to cost 20 to 25 % of a round. Without
+    glibc, nothing happens.
     """
     trim_threshold, mmap_threshold, largest_mmap_threshold = -1, -3, 32 * 2**20
     try:

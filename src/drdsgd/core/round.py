@@ -1,12 +1,12 @@
 """One round of decentralized learning, for every algorithm and every engine.
 
-Whoever reads `make_round` has read the paper's two algorithm boxes: with `erm` it is DSGD (Algorithm 1), with
-`kl_dro(mu)` it is DR-DSGD (Algorithm 2).
+`make_round` is both algorithm boxes of the paper: with `erm` it is DSGD (Algorithm 1), with `kl_dro(mu)` it is DR-DSGD
+(Algorithm 2). The update is eq. 9, theta_i <- sum_j W_ij (theta_j - eta weight_j g_j).
 
-    theta [n, d]   models of the n devices that live in this process: K of them here, fewer under torchrun, 1 on
-                   a real device; no line below knows which
-    weight [n]     how much each device's gradient counts: the robust part
-    mix            x -> W_t x, the only thing that crosses devices
+    theta [n, d]   the models of the n devices in this process: all K in a single process, fewer under torchrun, one on
+                   a real device; no line below depends on which
+    weight [n]     how much each device's gradient counts
+    mix            x -> W_t x, the only exchange between devices
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Info", "Round", "State", "init", "make_round"]
 
 
 class State(NamedTuple):
-    """What the next round needs, and so what a checkpoint holds: models and states after t rounds.
+    """The models and states after t rounds: all that the next round needs, and all that a checkpoint saves.
 
-    Every tensor has one row per device, and a state keeps the names that `init` gave it.
+    Every tensor has one row per device. The names in the two dictionaries never change.
     """
 
     t: int
@@ -40,23 +40,20 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a person wants to see of a round: mini-batch losses [n], weights [n], numbers sent by all devices.
-
-    And what this process sent to others that host devices, and how long it was busy with that.
-    """
+    """What a round reports: the mini-batch losses [n], the weights [n], and what was sent."""
 
     loss: Tensor
     weight: Tensor
-    floats_sent: int
-    bytes_sent: int = 0
-    exchange_seconds: float = 0.0
+    floats_sent: int  # numbers, by all devices of the network
+    bytes_sent: int = 0  # by this process, to other processes
+    exchange_seconds: float = 0.0  # in which this process sent and received
 
 
 Round = Callable[[State], tuple[State, Info]]
 
 
 def init(algorithm: Algorithm, theta: Tensor, hosted: LocalDevices) -> State:
-    """The state before the first round: models theta [n, d] of the devices that are hosted here."""
+    """The state before the first round, from the models theta [n, d] of the devices in this process."""
     return State(0, theta, algorithm.objective.init(hosted), algorithm.optimizer.init(theta))
 
 
@@ -68,31 +65,34 @@ def make_round(
     blocks: Sequence[slice] = (slice(None),),
     each: Each = map,
 ) -> Round:
-    """The function `state -> (state, info)` that takes all devices of this process through one round.
+    """The function `state -> (state, info)` that runs one round for all devices of this process.
 
-    It takes the given state over and works in its tensors: clone what you want to keep. `blocks` are devices that
-    are worked on together, so that what they need stays in the cache; `each` runs the blocks.
+    It overwrites the tensors of the given state: clone those that you want to keep. Devices are computed in `blocks`,
+    small enough for the cache, and `each` runs the blocks.
     """
     objective, optimizer, decay = algorithm.objective, algorithm.optimizer, algorithm.weight_decay
 
     def round(state: State) -> tuple[State, Info]:
-        def on_block(some: slice) -> tuple[Tensor, Tensor]:
-            theta, ostate, gstate = state.theta[some], _rows(state.objective, some), _rows(state.optimizer, some)
-            loss, backward = forward(theta, *batches(state.t, some))  # every device, its own batch
-            weight = objective.weigh(loss, ostate, state.t)  # robustness enters only here
-            optimizer.local(theta, Gradient(weight, backward, theta, decay), gstate, state.t)  # in place
+        t = state.t
+
+        def alone(some: slice) -> tuple[Tensor, Tensor]:
+            theta = state.theta[some]
+            loss, backward = forward(theta, *batches(t, some))  # each device on its own batch
+            weight = objective.weigh(loss, _rows(state.objective, some), t)  # robustness enters only here
+            gradient = Gradient(weight, backward, theta, decay)
+            optimizer.local(theta, gradient, _rows(state.optimizer, some), t)  # changes theta in place
             return loss, weight
 
-        losses, weights = zip(*each(on_block, blocks), strict=True)
-        mix = engine.mix(state.t)  # gossip enters only here
-        ostate = objective.combine(state.objective, mix)
-        theta, gstate = optimizer.combine(state.theta, state.optimizer, mix)
-        after = State(state.t + 1, theta, ostate, gstate)
-        return after, Info(torch.cat(losses), torch.cat(weights), mix.floats_sent, mix.bytes_sent, mix.exchange_seconds)
+        losses, weights = zip(*each(alone, blocks), strict=True)
+        mix = engine.mix(t)  # gossip enters only here
+        objective_state = objective.combine(state.objective, mix)
+        theta, optimizer_state = optimizer.combine(state.theta, state.optimizer, mix)
+        info = Info(torch.cat(losses), torch.cat(weights), mix.floats_sent, mix.bytes_sent, mix.exchange_seconds)
+        return State(t + 1, theta, objective_state, optimizer_state), info
 
     return round
 
 
 def _rows(state: dict[str, Tensor], some: slice) -> dict[str, Tensor]:
-    """Some devices' rows of a state, as views."""
+    """The rows of some devices, as views."""
     return {name: value[some] for name, value in state.items()}

@@ -1,4 +1,4 @@
-"""Schedules: numbers that change over rounds, `t -> value`. A step size is a number or one of these, never hidden."""
+"""Schedules: numbers that change over rounds, `t -> value`. A step size is a number or a schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class _Named:
-    """A schedule that can say what it is, so that a model's card can."""
+    """A schedule with a description, for the model card."""
 
     at: Schedule
     words: str
@@ -25,35 +25,35 @@ class _Named:
 
 
 def said(value: float | Schedule) -> str:
-    """A number or a schedule in words.
+    """A number or a schedule as a text.
 
     >>> said(0.25), said(linear(0.4, T=60)), said(lambda t: 0.5 / (t + 1))
-    ('0.25', '0.4, on a line to 0 in 60 rounds', '0.5 at first, by a schedule of your own')
+    ('0.25', '0.4, linear to 0 in 60 rounds', '0.5 at first, then your own schedule')
     """
     if isinstance(value, _Named):
         return value.words
-    return f"{value(0):.4g} at first, by a schedule of your own" if callable(value) else f"{value:.4g}"
+    return f"{value(0):.4g} at first, then your own schedule" if callable(value) else f"{value:.4g}"
 
 
 def linear(start: float, T: int, end: float = 0.0) -> Schedule:
-    """On a straight line from `start` at round 0 to `end * start` at round T.
+    """A straight line from `start` at round 0 to `end * start` at round T.
 
     >>> [linear(0.4, T=4)(t) for t in range(5)]
     [0.4, 0.3..., 0.2, 0.1, 0.0]
     """
-    start, T, end = positive("the start", start), whole("T", T), _part(end)
-    words = f"{start:.4g}, on a line to {end * start:.4g} in {T} rounds"
+    start, T, end = positive("start", start), whole("T", T), _part(end)
+    words = f"{start:.4g}, linear to {end * start:.4g} in {T} rounds"
     return _Named(lambda t: start * (1 - (1 - end) * min(t / T, 1.0)), words)
 
 
 def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
-    """On half a cosine from `start` at round 0 to `end * start` at round T.
+    """Half a cosine from `start` at round 0 to `end * start` at round T.
 
     >>> [round(cosine(0.4, T=4)(t), 3) for t in range(5)]
     [0.4, 0.341, 0.2, 0.059, 0.0]
     """
-    start, T, end = positive("the start", start), whole("T", T), _part(end)
-    words = f"{start:.4g}, on a cosine to {end * start:.4g} in {T} rounds"
+    start, T, end = positive("start", start), whole("T", T), _part(end)
+    words = f"{start:.4g}, cosine to {end * start:.4g} in {T} rounds"
     return _Named(lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2), words)
 
 
@@ -63,27 +63,29 @@ def exponential(start: float, decay: float) -> Schedule:
     >>> [exponential(0.8, 0.5)(t) for t in range(3)]
     [0.8, 0.4, 0.2]
     """
-    start = positive("the start", start)
+    start = positive("start", start)
     if not 0 < decay <= 1:
         raise InputError(f"decay must be in (0, 1]: {decay:g}; 0.99 halves in 69 rounds")
-    return _Named(lambda t: start * decay**t, f"{start:.4g}, times {decay:g} in every round")
+    return _Named(lambda t: start * decay**t, f"{start:.4g}, multiplied by {decay:g} in every round")
 
 
 def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
-    """On a straight line up to `top` within a part of the rounds, then on another down to zero at round T.
+    """A straight line up to `top` in the first `part` of the rounds, then a straight line down to zero at round T.
 
     >>> [round(warmup(0.9, T=10, part=0.1)(t), 3) for t in (0, 1, 5, 10)]
     [0.9, 0.9, 0.5, 0.0]
     """
-    top, T = positive("the top", top), whole("T", T)
+    top, T = positive("top", top), whole("T", T)
     if not 0 < part < 1:
-        raise InputError(f"the part of the rounds in which it rises must be in (0, 1): {part:g}; 0.1 is usual")
-    words = f"up to {top:.4g} in the first {100 * part:g} % of {T} rounds, then on a line to 0"
+        raise InputError(
+            f"part must be in (0, 1): {part:g}; it is the share of the rounds in which the value rises, 0.1 is usual"
+        )
+    words = f"linear up to {top:.4g} in the first {100 * part:g} % of {T} rounds, then linear to 0"
     return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words)
 
 
 def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
-    """A number as a schedule that does not change; one that is not positive is refused.
+    """A schedule as it is, or a positive number as a constant schedule.
 
     >>> schedule_of("eta", 0.5)(7)
     0.5
@@ -96,5 +98,5 @@ def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
 
 def _part(end: float) -> float:
     if not 0 <= end <= 1:
-        raise InputError(f"end must be a part of the start, in [0, 1]: {end:g}")
+        raise InputError(f"end must be in [0, 1]: {end:g}; it is a share of the start")
     return end

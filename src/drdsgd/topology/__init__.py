@@ -1,3 +1,3 @@
-"""Who talks to whom, and how they average: graphs, and mixing matrices over them."""
+"""Which devices are linked, and how they average: graphs, and mixing matrices over them."""
 
 __all__: list[str] = []

@@ -1,9 +1,9 @@
 """Graphs of devices: K -> an undirected, simple, connected networkx graph on the nodes 0 .. K-1.
 
-An edge is a link over which two devices exchange models; nobody is a server, so only a connected graph
-lets every device hear of every other. The random kinds are sampled again until they are connected.
+An edge is a link over which two devices exchange models. There is no server, so only a connected graph lets what one
+device learns reach all others. Random graphs are sampled again until they are connected.
 
-The directed kinds are for gradient push: an edge u -> v lets u send to v only, and the graph is strongly connected.
+Directed graphs are for gradient push: an edge u -> v lets u send to v only, and the graph is strongly connected.
 
 Erdos and Renyi, "On random graphs I", 1959 (connected with high probability above p = ln K / K).
 Gupta and Kumar, "Critical power for asymptotic connectivity in wireless networks", 1998 (geometric graphs
@@ -12,19 +12,17 @@ connect at the radius where pi r^2 = ln K / K).
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import warnings
 from collections.abc import Callable, Collection
 from itertools import count
 from pathlib import Path
-from xml.parsers import expat
 
 import networkx as nx
 import numpy as np
 
-from drdsgd.errors import InputError, one_line, whole
+from drdsgd.errors import InputError, whole
+from drdsgd.topology import files
 
 __all__ = [
     "check",
@@ -60,24 +58,21 @@ def erdos_renyi(K: int, p: float, seed: int = 0) -> nx.Graph:
     K = _devices(K)
     _probability(p)
     graph = _until_connected(
-        # the same distribution as nx.erdos_renyi_graph, but in time of the edges, not of the pairs
+        # the same distribution as nx.erdos_renyi_graph, in time proportional to the edges instead of the pairs
         lambda s: nx.fast_gnp_random_graph(K, p, seed=s),
         seed,
+        f"connected Erdos-Renyi graph found with K={K}, p={p}",
+        f"raise p above ln K / K = {math.log(K) / K:.3g}",
         hopeless=_hopeless(K, p),
     )
-    if graph is None:
-        raise InputError(
-            f"no connected Erdos-Renyi graph found with K={K}, p={p} in {_TRIES} tries: "
-            f"raise p above ln K / K = {math.log(K) / K:.3g}"
-        )
     return _of_kind("erdos_renyi", graph)
 
 
 def geometric(K: int, radius: float | None = None, seed: int = 0) -> nx.Graph:
     """Devices at random places of the unit square, linked when at most `radius` apart; node attribute `pos`.
 
-    The default radius has twice the area of the connectivity threshold, r = sqrt(2 ln K / (pi K)), at most
-    sqrt(2). That is sparse, and still connected in 30 % of the draws or more for any K.
+    The default radius, r = sqrt(2 ln K / (pi K)) but at most sqrt(2), has twice the area of the connectivity
+    threshold. Such a graph is sparse, and at least 30 % of the draws are connected for any K.
 
     >>> graph = geometric(25, seed=1)
     >>> x, y = graph.nodes[0]["pos"]
@@ -92,13 +87,10 @@ def geometric(K: int, radius: float | None = None, seed: int = 0) -> nx.Graph:
     graph = _until_connected(
         lambda s: nx.random_geometric_graph(K, radius, seed=s),
         seed,
+        f"connected geometric graph found with K={K}, radius={radius}",
+        f"raise radius above sqrt(ln K / (pi K)) = {math.sqrt(math.log(K) / (math.pi * K)):.3g}",
         hopeless=_hopeless(K, math.pi * radius**2),
     )
-    if graph is None:
-        raise InputError(
-            f"no connected geometric graph found with K={K}, radius={radius} in {_TRIES} tries: "
-            f"raise radius above sqrt(ln K / (pi K)) = {math.sqrt(math.log(K) / (math.pi * K)):.3g}"
-        )
     for _, data in graph.nodes(data=True):
         data["pos"] = (float(data["pos"][0]), float(data["pos"][1]))
     return _of_kind("geometric", graph)
@@ -118,20 +110,16 @@ def random_regular(K: int, degree: int, seed: int = 0) -> nx.Graph:
     if K * degree % 2:
         raise InputError(f"K * degree must be even, got K={K}, degree={degree}: change one of them by one")
     if degree == 1 and K > 2:
-        raise InputError(f"degree 1 connects two devices only, got K={K}: use a degree of at least 2")
+        raise InputError(f"degree 1 connects two devices only, got K={K}: use degree 2 or more")
 
     def sample(s: int) -> nx.Graph:
-        # networkx is slow on nearly complete graphs; their complements are sparse and as uniform
+        # networkx is slow on nearly complete graphs; their complements are sparse and just as uniform
         if 2 * degree >= K:
             return nx.complement(nx.random_regular_graph(K - 1 - degree, K, seed=s))
         return nx.random_regular_graph(degree, K, seed=s)
 
-    graph = _until_connected(sample, seed)
-    if graph is None:
-        raise InputError(
-            f"no connected {degree}-regular graph found with K={K} in {_TRIES} tries: use degree 3 or more"
-        )
-    return _of_kind("random_regular", graph)
+    what = f"connected {degree}-regular graph found with K={K}"
+    return _of_kind("random_regular", _until_connected(sample, seed, what, "use degree 3 or more"))
 
 
 def directed_erdos_renyi(K: int, p: float, seed: int = 0) -> nx.DiGraph:
@@ -144,13 +132,12 @@ def directed_erdos_renyi(K: int, p: float, seed: int = 0) -> nx.DiGraph:
     K = _devices(K)
     _probability(p)
     graph = _until_connected(
-        lambda s: nx.fast_gnp_random_graph(K, p, seed=s, directed=True), seed, hopeless=_hopeless(K, p)
+        lambda s: nx.fast_gnp_random_graph(K, p, seed=s, directed=True),
+        seed,
+        f"strongly connected Erdos-Renyi graph found with K={K}, p={p}",
+        f"raise p above ln K / K = {math.log(K) / K:.3g}",
+        hopeless=_hopeless(K, p),
     )
-    if graph is None:
-        raise InputError(
-            f"no strongly connected Erdos-Renyi graph found with K={K}, p={p} in {_TRIES} tries: "
-            f"raise p above ln K / K = {math.log(K) / K:.3g}"
-        )
     return _of_kind("directed_erdos_renyi", graph)
 
 
@@ -197,7 +184,7 @@ def torus(K: int) -> nx.Graph:
 
 
 def complete(K: int) -> nx.Graph:
-    """Everyone is linked to everyone; with Metropolis weights this is exact averaging.
+    """All pairs of devices are linked; with Metropolis weights, gossip then averages exactly.
 
     >>> complete(5).number_of_edges()
     10
@@ -206,7 +193,7 @@ def complete(K: int) -> nx.Graph:
 
 
 def star(K: int) -> nx.Graph:
-    """Device 0 is linked to all others, and they to nobody else.
+    """Device 0 is linked to all others, and there is no other link.
 
     >>> sorted(star(4).edges)
     [(0, 1), (0, 2), (0, 3)]
@@ -215,7 +202,7 @@ def star(K: int) -> nx.Graph:
 
 
 def directed_ring(K: int) -> nx.DiGraph:
-    """Device i sends to i+1 modulo K, and to nobody else.
+    """Device i sends to i+1 modulo K only.
 
     >>> sorted(directed_ring(4).edges)
     [(0, 1), (1, 2), (2, 3), (3, 0)]
@@ -227,11 +214,11 @@ def directed_ring(K: int) -> nx.DiGraph:
 
 
 def from_file(path: str | os.PathLike[str]) -> nx.Graph:
-    """A graph from a file: `.graphml`, `.npy` (0/1 adjacency matrix), any other ending is an edge list.
+    """A graph from a file: `.graphml`, `.npy` (0/1 adjacency matrix), or else an edge list.
 
-    An edge list has two node names per line, apart by a comma or blanks; # starts a comment. Nodes become
-    0 .. K-1, integers in numerical order, else by name; the attribute `name` keeps what the file says. Only
-    the links are read: weights are made by `mixing`, so a third column is ignored.
+    An edge list has two node names per line, separated by a comma or blanks; # starts a comment. Nodes become
+    0 .. K-1, in numerical order if all names are integers, else in order of their names; the attribute `name` keeps
+    the file's name. Only the links are read: `mixing` makes the weights, so a third column is ignored.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -241,101 +228,10 @@ def from_file(path: str | os.PathLike[str]) -> nx.Graph:
     >>> dict(graph.nodes(data="name")), sorted(graph.edges)
     ({0: 'bern', 1: 'oslo', 2: 'rome'}, [(0, 2), (1, 2)])
     """
-    path = Path(path)
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the graph file {path}: {error.strerror or one_line(error)}") from error
-    parse = {".graphml": _parse_graphml, ".npy": _parse_npy}.get(path.suffix.lower(), _parse_edges)
-    try:
-        return check(_of_kind("file", _numbered(parse(content))))
+        return check(_of_kind("file", files.read(Path(path))))
     except InputError as error:
         raise InputError(f"graph file {path}: {error}") from error
-
-
-def _parse_graphml(content: bytes) -> nx.Graph:
-    _refuse_doctype(content)
-    try:
-        with warnings.catch_warnings():
-            # they are about attributes and ports, which we do not read
-            warnings.simplefilter("ignore")
-            return nx.read_graphml(io.BytesIO(content))
-    except Exception as error:  # networkx lets whatever a malformed file provokes pass through
-        raise InputError(f"not readable as GraphML ({one_line(error)}): check it with an XML tool") from error
-
-
-def _refuse_doctype(content: bytes) -> None:
-    """Entities are declared in a DOCTYPE, and a few lines of them can expand to gigabytes ("billion laughs").
-
-    Newer versions of expat limit that, older ones do not. GraphML has no use for a DOCTYPE.
-    """
-
-    def refuse(*_: object) -> None:
-        raise InputError("GraphML with a DOCTYPE is refused, as it can expand without bound: delete that line")
-
-    # expat decodes the file first, so no odd encoding hides the word from us
-    parser = expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        parser.Parse(content, True)
-    except InputError:
-        raise
-    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two: an encoding it lacks
-        raise InputError(f"not readable as XML ({one_line(error)}): is it GraphML?") from error
-
-
-def _parse_npy(content: bytes) -> nx.Graph:
-    try:
-        matrix = np.load(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # a damaged header ends in ValueError, EOFError, TokenError, ...
-        raise InputError(f"not readable as a NumPy array ({one_line(error)}): write it with numpy.save") from error
-    if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "biuf":
-        raise InputError("must hold one array of numbers: write the adjacency matrix with numpy.save")
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"the adjacency matrix must be square, got shape {matrix.shape}: give K rows and K columns")
-    bad = np.argwhere((matrix != 0) & (matrix != 1))
-    if len(bad):
-        i, j = bad[0].tolist()
-        raise InputError(f"the adjacency matrix must hold 0 and 1 only, got {matrix[i, j]} at [{i}, {j}]")
-    bad = np.argwhere(matrix != matrix.T)
-    if len(bad):
-        i, j = bad[0].tolist()
-        raise InputError(f"the adjacency matrix must be symmetric, but [{i}, {j}] differs from [{j}, {i}]")
-    return nx.from_numpy_array(matrix.astype(np.int64))
-
-
-def _parse_edges(content: bytes) -> nx.Graph:
-    try:
-        lines = content.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"not readable as a text of edges ({one_line(error)}): save it as UTF-8") from error
-    edges = (_edge(number, line) for number, line in enumerate(lines, start=1))
-    return nx.Graph([edge for edge in edges if edge is not None])
-
-
-def _edge(number: int, line: str) -> tuple[str, str] | None:
-    # what follows "{" are attributes as nx.write_edgelist writes them, and may hold commas and blanks
-    text = line.split("#", 1)[0].split("{", 1)[0].strip()
-    if not text:
-        return None
-    words = [word.strip() for word in text.split(",")] if "," in text else text.split()
-    # more columns are more likely an adjacency list or a table than an edge
-    if len(words) not in (2, 3) or not words[0] or not words[1]:
-        raise InputError(f"line {number} is not an edge: {line.strip()[:60]!r}; write two node names")
-    return words[0], words[1]
-
-
-def _numbered(graph: nx.Graph) -> nx.Graph:
-    """The same links (of the same class of graph, so that `check` sees what the file said) on 0 .. K-1."""
-    try:
-        names = sorted(graph, key=lambda name: (int(name), str(name)))
-    except ValueError:
-        names = sorted(graph, key=str)
-    number = {name: i for i, name in enumerate(names)}
-    numbered = graph.__class__()
-    numbered.add_nodes_from((i, {"name": str(name)}) for i, name in enumerate(names))
-    numbered.add_edges_from((number[u], number[v]) for u, v in graph.edges())
-    return numbered
 
 
 # ---------------------------------------------------------------------- checks
@@ -344,8 +240,8 @@ def _numbered(graph: nx.Graph) -> nx.Graph:
 def check(graph: nx.Graph, K: int | None = None, *, directed: bool = False) -> nx.Graph:
     """The graph, if it is undirected, simple, connected and on the nodes 0 .. K-1; else an `InputError`.
 
-    With `directed` it may be directed, and must then be strongly connected. A graph that lists its nodes in another
-    order comes back as a copy in order, as matrices follow the order.
+    With `directed` it may also be directed, and must then be strongly connected. If the graph lists its nodes in
+    another order, the result is a copy in order, because matrices follow that order.
 
     >>> list(check(nx.Graph([(2, 1), (1, 0)])))
     [0, 1, 2]
@@ -361,7 +257,7 @@ def check(graph: nx.Graph, K: int | None = None, *, directed: bool = False) -> n
         raise InputError(f"graph is a multigraph{_parallel(graph)}: use networkx.Graph(graph)")
     _check_nodes(graph, K)
     for node, _ in nx.selfloop_edges(graph):
-        raise InputError(f"graph has a self-loop at {_label(graph, node)}: remove it, mixing makes the diagonal of W")
+        raise InputError(f"graph has a self-loop at {_label(graph, node)}: remove it; mixing adds the diagonal of W")
     if not _connected(graph):
         components = nx.strongly_connected_components if graph.is_directed() else nx.connected_components
         parts = sorted(components(graph), key=lambda part: (len(part), min(part)))
@@ -388,7 +284,7 @@ def _check_nodes(graph: nx.Graph, K: int | None) -> None:
 
 
 def _parallel(graph: nx.MultiGraph) -> str:
-    """The first pair of nodes with more than one link, for a message."""
+    """The first pair of nodes with more than one link, as part of a message."""
     for u, v in graph.edges():
         if graph.number_of_edges(u, v) > 1:
             return f" (nodes {u!r} and {v!r} have {graph.number_of_edges(u, v)} links)"
@@ -409,7 +305,7 @@ def _in_order(graph: nx.Graph) -> nx.Graph:
 
 
 def layout(graph: nx.Graph) -> Positions:
-    """Where to draw each node: its `pos`, the natural shape of its kind, or a fixed spring layout.
+    """Where to draw each node: at its `pos`, in the natural shape of its kind, or in a seeded spring layout.
 
     >>> layout(grid(4))
     {0: (0.0, 0.0), 1: (1.0, 0.0), 2: (0.0, -1.0), 3: (1.0, -1.0)}
@@ -422,13 +318,13 @@ def layout(graph: nx.Graph) -> Positions:
 
 
 def _circle(nodes: Collection[int]) -> Positions:
-    """Clockwise from the top."""
+    """On a circle, clockwise from the top."""
     turn = 2 * math.pi / max(len(nodes), 1)
     return {node: (math.sin(i * turn), math.cos(i * turn)) for i, node in enumerate(nodes)}
 
 
 def _wheel(graph: nx.Graph) -> Positions:
-    """Device 0 in the middle of a circle of the others."""
+    """Device 0 in the middle, the others on a circle."""
     return {0: (0.0, 0.0)} | _circle([node for node in graph if node != 0])
 
 
@@ -438,7 +334,7 @@ def _lattice(graph: nx.Graph) -> Positions:
 
 
 def _doughnut(graph: nx.Graph) -> Positions:
-    """Rows are loops side by side around an annulus (on a plain lattice the wrapping links would hide)."""
+    """Rows are loops side by side around an annulus; a plain lattice would hide the wrapping links."""
     columns = graph.graph["columns"]
     rows = max(len(graph) // columns, 1)
     places = {}
@@ -451,7 +347,7 @@ def _doughnut(graph: nx.Graph) -> Positions:
 
 
 def _spring(graph: nx.Graph) -> Positions:
-    # a spring layout costs O(K^2) per iteration: 1000 nodes take one second with 10, and four with 50
+    # a spring layout costs O(K^2) per iteration: 1000 nodes take one second for 10 iterations, four for 50
     if len(graph) > 2000:
         return _circle(graph)
     places = nx.spring_layout(graph, seed=0, iterations=50 if len(graph) <= 500 else 10)
@@ -472,23 +368,25 @@ _NATURAL: dict[str, Callable[[nx.Graph], Positions]] = {
 
 
 def _of_kind(kind: str, graph: nx.Graph) -> nx.Graph:
-    """Only `layout` and people read the kind; no algorithm does."""
+    """The graph with a note of its kind, for `layout` and for people; no algorithm reads it."""
     graph.graph["kind"] = kind
     return _in_order(graph)
 
 
-def _until_connected(sample: Callable[[int], nx.Graph], seed: int, *, hopeless: bool = False) -> nx.Graph | None:
-    """The first connected one of a bounded number of samples with independent seeds."""
+def _until_connected(
+    sample: Callable[[int], nx.Graph], seed: int, what: str, fix: str, *, hopeless: bool = False
+) -> nx.Graph:
+    """The first connected one of a bounded number of samples with independent seeds; else an error."""
     seeds = np.random.SeedSequence(whole("seed", seed, 0)).generate_state(_TRIES)
     for s in [] if hopeless else seeds.tolist():
         graph = sample(s)
         if _connected(graph):
             return graph
-    return None
+    raise InputError(f"no {what} in {_TRIES} tries: {fix}")
 
 
 def _connected(graph: nx.Graph) -> bool:
-    """Whether what any device knows can reach every other."""
+    """Whether a message from any device can reach every other."""
     return bool(nx.is_strongly_connected(graph) if graph.is_directed() else nx.is_connected(graph))
 
 
@@ -510,7 +408,7 @@ def _rows(K: int, least: int) -> int | None:
 
 
 def _nearest(K: int, least: int) -> str:
-    """The nearest K, or two of them at the same distance, that `_rows` can factor."""
+    """The nearest K that `_rows` can factor, or two if they are equally near."""
     for d in count(1):
         found = [str(k) for k in (K - d, K + d) if k > 0 and _rows(k, least) is not None]
         if found:

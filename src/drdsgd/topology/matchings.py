@@ -1,4 +1,4 @@
-"""Matchings of a graph, and how MATCHA uses them: sets of links in which no device occurs twice."""
+"""Matchings of a graph (sets of links in which no device occurs twice), and how MATCHA uses them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["MatchaPlan", "edges_of", "greedy_matching", "matcha_plan", "pairwise
 
 
 class MatchaPlan(NamedTuple):
-    """What MATCHA settles before training: the matching of each edge, and how often and how strongly to use them."""
+    """What MATCHA computes before training: each edge's matching, each matching's probability, and the weight alpha."""
 
     edges: NDArray[np.int64]
     """[E, 2]"""
     matching: NDArray[np.int64]
-    """[E], numbers in 0 .. M-1"""
+    """[E], the number of each edge's matching, 0 .. M-1"""
     p: NDArray[np.float64]
     """[M], the probability that a matching is active in a round"""
     alpha: float
     rho: float
-    """|| E[W^T W] - J ||, if alpha is never too large for a W_ii"""
+    """|| E[W^T W] - J ||, if alpha never makes a W_ii negative"""
 
 
 def matcha_plan(graph: nx.Graph, budget: float) -> MatchaPlan:
-    """The matchings of a graph, at most its largest degree + 1 of them, their p, and alpha.
+    """Split a graph into M <= largest degree + 1 matchings, and choose p and alpha.
 
-    p maximises lambda_2(sum_m p_m L_m) under sum_m p_m = budget M, 0 <= p_m <= 1, to a thousandth; alpha minimises
+    p maximises lambda_2(sum_m p_m L_m) under sum_m p_m = budget M, 0 <= p_m <= 1, to 0.1 %. alpha minimises
     || E[W^T W] - J ||, where E[W^T W] = I - 2 alpha L + alpha^2 (L^2 + 2 sum_m p_m (1 - p_m) L_m), L = sum_m p_m L_m.
 
     >>> plan = matcha_plan(graphs.star(4), 0.5)
@@ -45,12 +45,12 @@ def matcha_plan(graph: nx.Graph, budget: float) -> MatchaPlan:
     """
     graph = graphs.check(graph)
     if not 0 < budget <= 1:
-        raise InputError(f"budget must lie in (0, 1], got {budget!r}: it is a part of the matchings, such as 0.5")
+        raise InputError(f"budget must lie in (0, 1], got {budget!r}: it is the share of matchings used, such as 0.5")
     edges, K = edges_of(graph), len(graph)
     matching = _edge_colouring(edges, K)
     p = _activation(edges, matching, budget, K)
     mean = _laplacian(edges, p[matching], K)
-    # that of L_t, with L_m^2 = 2 L_m
+    # E[L_t^2], by L_m^2 = 2 L_m
     square = mean @ mean + 2 * _laplacian(edges, (p * (1 - p))[matching], K)
 
     def norm(alpha: float) -> float:
@@ -61,11 +61,11 @@ def matcha_plan(graph: nx.Graph, budget: float) -> MatchaPlan:
 
 
 def _activation(edges: NDArray[np.int64], matching: NDArray[np.int64], budget: float, K: int) -> NDArray[np.float64]:
-    """The p [M] of the largest lambda_2(L(p)), with L(p) = sum_m p_m L_m and sum_m p_m = budget M.
+    """The p [M] that maximises lambda_2(L(p)), with L(p) = sum_m p_m L_m and sum_m p_m = budget M.
 
-    lambda_2(L(p)) is the smallest v^T L(p) v of all unit v that sum to 0, each of which is linear in p. So every v is a
-    bound from above (a cut), and with some of them the problem is a linear program. Its solution gives new v, those
-    that are smallest there, until the bound meets what was found (J. E. Kelley, 1960).
+    lambda_2(L(p)) is the minimum of v^T L(p) v over unit vectors v that sum to 0. Each v^T L(p) v is linear in p, so
+    every v gives an upper bound (a cut), and a finite set of cuts gives a linear program. The eigenvectors at its
+    solution are new cuts, until the bound meets the best value found (J. E. Kelley, 1960).
     """
     M = int(matching.max()) + 1
     best, most, cuts = np.full(M, budget), 0.0, np.empty((0, M))
@@ -74,7 +74,7 @@ def _activation(edges: NDArray[np.int64], matching: NDArray[np.int64], budget: f
     p, limits = best, [(0.0, 1.0)] * M + [(0.0, None)]
     for _ in range(500):
         L = _laplacian(edges, p[matching], K)
-        # the constant v is lifted above all others, so that v sums to 0 also where L(p) falls apart
+        # the constant v gets the largest eigenvalue, so that all others sum to 0 even where L(p) is not connected
         values, v = eigh(L + 2 * (L.diagonal().max() + 1) / K, subset_by_index=(0, min(8, K - 1) - 1))
         if values[0] > most:
             best, most = p, values[0]
@@ -91,21 +91,21 @@ def _activation(edges: NDArray[np.int64], matching: NDArray[np.int64], budget: f
             b_eq=[budget * M],
             bounds=limits,
         )
-        assert found.x is not None, f"p = budget solves it, but: {found.message}"
+        assert found.x is not None, f"p = budget is feasible, but: {found.message}"
         if most >= (1 - 1e-3) * found.x[-1]:
             break
-        # all the way would jump between corners; measured to take a third of the steps
+        # a full step would jump between corners; this one was measured to need a third of the steps
         p = 0.6 * best + 0.4 * found.x[:-1]
     return np.asarray(np.clip(best, 0.0, 1.0))
 
 
 def _edge_colouring(edges: NDArray[np.int64], K: int) -> NDArray[np.int64]:
-    """Colours [E] in 0 .. M-1, none twice at a node, M <= the largest degree + 1.
+    """Colours [E] in 0 .. M-1, no two alike at a node, M <= the largest degree + 1.
 
     J. Misra and D. Gries, "A constructive proof of Vizing's theorem", 1992.
     """
     colours = range(int(np.bincount(edges.ravel()).max()) + 1)
-    behind: list[dict[int, int]] = [{} for _ in range(K)]  # of each node: colour -> the neighbour behind that edge
+    behind: list[dict[int, int]] = [{} for _ in range(K)]  # per node: colour -> the neighbour at the other end
     colour: dict[tuple[int, int], int] = {}
 
     def free(*nodes: int) -> int | None:
@@ -120,7 +120,7 @@ def _edge_colouring(edges: NDArray[np.int64], K: int) -> NDArray[np.int64]:
             behind[u][c], behind[v][c] = v, u
 
     for u, v in edges.tolist():
-        # A fan: neighbours of u, of which each but the last could give the colour of its edge to the one before.
+        # A fan: neighbours of u, each of which but the first could give its edge's colour to the one before it.
         fan = [v]
         while (d := free(u, fan[-1])) is None:
             more = (w for c, w in behind[u].items() if c not in behind[fan[-1]] and w not in fan)
@@ -129,7 +129,7 @@ def _edge_colouring(edges: NDArray[np.int64], K: int) -> NDArray[np.int64]:
             fan.append(w)
         if d is None:
             c, d = free(u), free(fan[-1])
-            assert c is not None and d is not None, "a node has fewer edges than there are colours"
+            assert c is not None and d is not None, "there are more colours than edges at a node"
             path, following = [u], d
             while (node := behind[path[-1]].get(following)) is not None:
                 path.append(node)
@@ -142,7 +142,7 @@ def _edge_colouring(edges: NDArray[np.int64], K: int) -> NDArray[np.int64]:
 
 
 def edges_of(graph: nx.Graph) -> NDArray[np.int64]:
-    """[E, 2], in an order and a direction that does not depend on how the graph was made."""
+    """The edges [E, 2], in an order and direction that do not depend on how the graph was built."""
     edges = np.array(graph.edges, dtype=np.int64).reshape(-1, 2)
     if not graph.is_directed():
         edges = np.sort(edges, axis=1)
@@ -150,12 +150,12 @@ def edges_of(graph: nx.Graph) -> NDArray[np.int64]:
 
 
 def pairwise_average(edges: NDArray[np.int64], weight: NDArray[np.float64], K: int) -> csr_array:
-    """I - L: both ends of an edge get its weight of the other's model, [K, K]."""
+    """I - L [K, K]: both ends of an edge take the edge's weight of the other's model."""
     (i, j), nodes = edges.T, np.arange(K)
     diagonal = np.maximum(1.0 - np.bincount(edges.ravel(), np.repeat(weight, 2), K), 0.0)
     rows, columns = np.concatenate([i, j, nodes]), np.concatenate([j, i, nodes])
     W = csr_array((np.concatenate([weight, weight, diagonal]), (rows, columns)), shape=(K, K))
-    W.eliminate_zeros()  # on the diagonal, where one would count as a link
+    W.eliminate_zeros()  # a stored zero on the diagonal would count as a link
     return W
 
 
@@ -168,9 +168,9 @@ def _laplacian(edges: NDArray[np.int64], weight: NDArray[np.float64], K: int) ->
 
 
 def greedy_matching(edges: NDArray[np.int64], K: int) -> NDArray[np.int64]:
-    """Those of the edges [E, 2] that are taken if each is, in order, whose two ends are still free.
+    """The edges taken when we go through edges [E, 2] in order and take each whose two ends are still free.
 
-    Every pass takes all edges that come first at both ends. In random order about log E passes do.
+    Every pass takes all edges that come first at both ends. In random order, about log E passes suffice.
     """
     taken = []
     while len(edges):

@@ -1,22 +1,20 @@
 """Mixing matrices: a graph -> W_t, how fast W_t averages (rho), and the checks on W.
 
-A device replaces its model by a weighted mean of its neighbours' models, `theta_i <- sum_j W_ij theta_j`.
-W is symmetric and doubly stochastic, and zero where the graph has no edge, so that the network's mean
-never changes and every message travels along an edge. `Mixing` is a function of the round t: a constant W
-is the simplest one.
+A device replaces its model by a weighted mean of its neighbours' models, `theta_i <- sum_j W_ij theta_j`. W is
+symmetric and doubly stochastic, so the network's mean never changes. It is zero where the graph has no edge, so every
+message travels along an edge. `Mixing` is a function of the round t; a constant W is the simplest one.
 
     metropolis              W_ij = 1 / (1 + max(d_i, d_j)), as in the paper
     matchings               random pairs of neighbours average
-    matcha                  W_t = I - alpha_t L_t, where L_t holds some of the matchings that the graph falls into
+    matcha                  W_t = I - alpha_t L_t, where L_t holds some of the graph's matchings
     one_peer_exponential    device i averages with i + 2^(t mod log2 K); not symmetric
     push_sum                P_ij = 1 / (1 + outdegree_j), for directed graphs; only its columns sum to one
 
-and what happens to any of them: `link_failures`, `dropouts`, `local_steps`, `repeated`, in any order. Whatever is
-random is a pure function of (seed, t), drawn by a counter (`drdsgd.random`): there is no state, engines agree, and a
-resumed run continues exactly.
+`link_failures`, `dropouts`, `local_steps` and `repeated` change any of them, in any order. Every draw is a pure
+function of (seed, t), made by a counter (`drdsgd.random`): there is no state, engines agree, and a resumed run
+continues exactly.
 
-The spectral norm of Assumption 5, `rho = || E[W^T W] - J ||` with `J = 11^T / K`, says how much of a
-disagreement survives one round (Lemma 1): 0 for the complete graph, 1 for a network that falls apart.
+`spectrum` computes how fast they average (rho, Assumption 5).
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ __all__ = [
     "rho_over_time",
 ]
 
-# W is built in float64; a row sum further from one than this is a mistake, not rounding
+# W is built in float64: a row sum further from one than this is an error, not rounding
 TOLERANCE = 1e-9
 
 
@@ -64,9 +62,9 @@ TOLERANCE = 1e-9
 class Mixing:
     """`t -> W_t` for K devices: `at(t)` is W_t [K, K] with sparse rows.
 
-    `static` says that W_t is the same for every t, so an engine may prepare it once; `balanced` that its rows sum to
-    one as its columns do, so that gossip keeps the mean. A round gossips `repeats` times, with the same W_t.
-    `symmetric` says that every W_t is; one that is not stays balanced only as long as no link is lost.
+    `static`: W_t is the same for every t, so an engine may prepare it once. `balanced`: rows and columns sum to one, so
+    gossip keeps the mean. `symmetric`: every W_t is symmetric; if not, it stays balanced only while no link is lost. A
+    round gossips `repeats` times with the same W_t.
 
     >>> mixing = constant(np.full((3, 3), 1 / 3))
     >>> mixing.at(7).toarray().sum(axis=1).tolist()
@@ -80,14 +78,14 @@ class Mixing:
     repeats: int = 1
     symmetric: bool = True
     unbalanced: tuple[str, str] = ("a directed graph's W", "an undirected graph")
-    """What a W is that is not balanced, and what to take instead: for whoever refuses it."""
+    """For error messages: what an unbalanced W is, and what to use instead."""
 
 
 # ------------------------------------------------------------------- constant W
 
 
 def metropolis(graph: nx.Graph) -> Mixing:
-    """The constant Metropolis W of a graph, as in the paper's experiments (`metropolis_matrix`).
+    """The constant Metropolis W of a graph, as in the paper's experiments; see `metropolis_matrix`.
 
     >>> metropolis(nx.path_graph(3)).K
     3
@@ -116,7 +114,7 @@ def metropolis_matrix(graph: nx.Graph) -> csr_array:
 
 
 def constant(W: np.ndarray | sparray, graph: nx.Graph | None = None) -> Mixing:
-    """A W of your own for every round, checked (`check_matrix`), also against the graph if one is given.
+    """Your own W for every round; `check_matrix` checks it, against the graph too if one is given.
 
     >>> constant(np.array([[0.5, 0.5], [0.5, 0.5]])).static
     True
@@ -126,7 +124,7 @@ def constant(W: np.ndarray | sparray, graph: nx.Graph | None = None) -> Mixing:
 
 
 def check_matrix(W: np.ndarray | sparray, graph: nx.Graph | None = None) -> csr_array:
-    """W as sparse rows, or an `InputError` that says what is wrong with it.
+    """W as sparse rows, or an `InputError` that names what is wrong.
 
     W must be square, finite, in [0, 1], symmetric, doubly stochastic, and zero off the graph.
 
@@ -163,7 +161,9 @@ def check_matrix(W: np.ndarray | sparray, graph: nx.Graph | None = None) -> csr_
             raise InputError(f"W is for {K} devices but the graph has {graph.number_of_nodes()} nodes")
         for i, j in zip(owner, rows.indices, strict=True):
             if i != j and not graph.has_edge(i, j):
-                raise InputError(f"W must be zero off the graph: W[{i}, {j}] is {rows[i, j]:g}, no such edge")
+                raise InputError(
+                    f"W must be zero off the graph: W[{i}, {j}] is {rows[i, j]:g}, but the graph has no such edge"
+                )
     return rows
 
 
@@ -171,10 +171,10 @@ def check_matrix(W: np.ndarray | sparray, graph: nx.Graph | None = None) -> csr_
 
 
 def matchings(graph: nx.Graph, seed: int = 0) -> Mixing:
-    """In every round another random maximal matching of the graph: its pairs average, W_ij = 1/2, the rest waits.
+    """A new random maximal matching of the graph in every round: its pairs average (W_ij = 1/2), all others wait.
 
-    Links are taken in random order, each if both of its ends are still free. S. Boyd, A. Ghosh, B. Prabhakar and
-    D. Shah, "Randomized Gossip Algorithms", 2006, has one pair at a time.
+    Links are tried in random order, and a link is taken if both its ends are still free. S. Boyd, A. Ghosh,
+    B. Prabhakar and D. Shah, "Randomized Gossip Algorithms", 2006, use one pair at a time.
 
     >>> matchings(graphs.complete(4)).at(0).sum(axis=1).tolist(), (matchings(graphs.star(9)).at(0).nnz - 9) / 2
     ([1.0, 1.0, 1.0, 1.0], 1.0)
@@ -190,7 +190,7 @@ def matchings(graph: nx.Graph, seed: int = 0) -> Mixing:
 
 
 def one_peer_exponential(K: int) -> Mixing:
-    """Everyone hears of one other: `theta_i <- (theta_i + theta_j) / 2` with j = i + 2^(t mod n) modulo K.
+    """Every device hears one other: `theta_i <- (theta_i + theta_j) / 2` with j = i + 2^(t mod n) modulo K.
 
     n = ceil(log2 K). Doubly stochastic, not symmetric. If K is a power of two, any n rounds in a row average exactly.
     B. Ying, K. Yuan, Y. Chen, H. Hu, P. Pan and W. Yin, "Exponential Graph is Provably Efficient for Decentralized
@@ -209,11 +209,11 @@ def one_peer_exponential(K: int) -> Mixing:
 
 
 def push_sum(graph: nx.DiGraph) -> Mixing:
-    """`P_ij = 1 / (1 + outdegree_j)` where j sends to i and on the diagonal: what j has, it hands out in equal parts.
+    """`P_ij = 1 / (1 + outdegree_j)` on the diagonal and where j sends to i: device j splits what it has equally.
 
-    The columns sum to one, the rows need not: for `optimizers.push`, which divides by the weight that gathers at a
-    device. An undirected graph is one with both directions. D. Kempe, A. Dobra and J. Gehrke, "Gossip-Based
-    Computation of Aggregate Information", 2003; A. Nedic and A. Olshevsky, 2016.
+    The columns sum to one, but the rows need not. It is for `optimizers.push`, which divides by the mass that gathers
+    at a device. An undirected graph counts as one with both directions. D. Kempe, A. Dobra and J. Gehrke,
+    "Gossip-Based Computation of Aggregate Information", 2003; A. Nedic and A. Olshevsky, 2016.
 
     >>> push_sum(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])).at(0).toarray().round(2).tolist()
     [[0.33, 0.0, 0.5], [0.33, 0.5, 0.0], [0.33, 0.5, 0.5]]
@@ -225,15 +225,15 @@ def push_sum(graph: nx.DiGraph) -> Mixing:
     return Mixing(K, lambda t: P, static=True, balanced=False, symmetric=False)
 
 
-# -------------------------------------------------- what happens to any of them
+# --------------------------------------------------- changes to any of them
 
 
 def link_failures(mixing: Mixing, rate: float, seed: int = 0) -> Mixing:
-    """Every link fails in every round with probability `rate`, both ways, and independently of all others.
+    """Every link fails in every round with probability `rate`, both ways and independently of all others.
 
-    What it would have carried stays with its sender: W_jj gains W_ij. A symmetric W_t so stays symmetric and doubly
-    stochastic; of another only the columns still sum to one, and it is not `balanced`. With the same seed, links that
-    fail at one rate also fail at every higher one.
+    The lost weight stays with the sender: W_jj gains W_ij. So a symmetric W_t stays symmetric and doubly stochastic.
+    Otherwise only the columns still sum to one, and the result is not `balanced`. With the same seed, links that fail
+    at one rate also fail at every higher rate.
 
     >>> link_failures(metropolis(nx.path_graph(3)), 0.5, seed=1).at(0).toarray().round(2).tolist()
     [[0.67, 0.33, 0.0], [0.33, 0.67, 0.0], [0.0, 0.0, 1.0]]
@@ -247,9 +247,9 @@ def link_failures(mixing: Mixing, rate: float, seed: int = 0) -> Mixing:
 
 
 def dropouts(mixing: Mixing, rate: float, seed: int = 0) -> Mixing:
-    """Every device is away in every round with probability `rate`: all of its links are lost, as in `link_failures`.
+    """Every device is offline in every round with probability `rate`: it loses all links, as in `link_failures`.
 
-    It is its network that fails, not the device: it still does its local step.
+    Only its network fails: it still takes its local step.
 
     >>> dropouts(metropolis(nx.complete_graph(3)), 0.5, seed=9).at(0).toarray().round(2).tolist()
     [[0.67, 0.33, 0.0], [0.33, 0.67, 0.0], [0.0, 0.0, 1.0]]
@@ -274,7 +274,7 @@ def _losing(
     def at(t: int) -> csr_array:
         W = mixing.at(t).tocoo()
         i, j = W.row, W.col
-        # duplicates are added up: the weight moves to the diagonal, and leaves no zero behind that counts as a link
+        # duplicates add up: the weight moves to the diagonal, and leaves no stored zero that would count as a link
         return csr_array((W.data, (np.where(lost(i, j, t), j, i), j)), shape=W.shape)
 
     if mixing.balanced and not mixing.symmetric:
@@ -287,9 +287,9 @@ def _losing(
 
 
 def local_steps(mixing: Mixing, tau: int) -> Mixing:
-    """Gossip in every tau-th round only, t = tau - 1, 2 tau - 1, ...; W_t = I in the others.
+    """Gossip only in rounds t = tau - 1, 2 tau - 1, ...; W_t = I in all others.
 
-    The n-th gossip is round n of the mixing, so that one with a period keeps all of it.
+    The n-th gossip uses the mixing's round n, so a periodic mixing goes through its whole period.
 
     >>> [local_steps(metropolis(nx.path_graph(2)), 3).at(t)[0, 1].item() for t in range(6)]
     [0.0, 0.0, 0.5, 0.0, 0.0, 0.5]
@@ -301,7 +301,7 @@ def local_steps(mixing: Mixing, tau: int) -> Mixing:
 
 
 def repeated(mixing: Mixing, n: int) -> Mixing:
-    """A round gossips n times in a row, at n times the messages: theta <- W_t^n theta.
+    """A round gossips n times and sends n times the messages: theta <- W_t^n theta.
 
     >>> repeated(repeated(metropolis(nx.path_graph(2)), 2), 3).repeats
     6
@@ -313,14 +313,13 @@ def repeated(mixing: Mixing, n: int) -> Mixing:
 
 
 def matcha(graph: nx.Graph, budget: float, seed: int = 0) -> Mixing:
-    """MATCHA: a part `budget` of the graph's matchings per round, and more often those that connect the network.
+    """MATCHA: a round uses the share `budget` of the graph's matchings, and more often those that connect the network.
 
         W_t = I - alpha sum_m b_m L_m,   b_m = 1 with probability p_m,   sum_m p_m = budget M
 
-    L_m is the Laplacian of matching m, p and alpha come from `matcha_plan`. Where a device has more than 1 / alpha
-    active links, and its W_ii would be negative, each of them gets 1 / their number instead of alpha. J. Wang,
-    A. K. Sahu, Z. Yang, G. Joshi and S. Kar, "MATCHA: Speeding Up Decentralized SGD via Matching Decomposition
-    Sampling", 2019.
+    L_m is the Laplacian of matching m; p and alpha come from `matcha_plan`. If a device has n > 1 / alpha active links,
+    its W_ii would be negative, so each of these links gets 1 / n instead of alpha. J. Wang, A. K. Sahu, Z. Yang,
+    G. Joshi and S. Kar, "MATCHA: Speeding Up Decentralized SGD via Matching Decomposition Sampling", 2019.
 
     >>> mixing = matcha(graphs.star(9), budget=0.5)
     >>> [mixing.at(t)[[0], 1:].nnz for t in range(8)]  # active links, of 8
@@ -332,8 +331,8 @@ def matcha(graph: nx.Graph, budget: float, seed: int = 0) -> Mixing:
     def at(t: int) -> csr_array:
         active = uniform(seed, Stream.MATCHA, t, numbers) < plan.p
         edges = plan.edges[active[plan.matching]]
-        # An alpha for which no W_ii is ever negative, 1 / degree, was measured to lose most of what a budget buys:
-        # on 100 devices with 30 links each and a tenth of them active, rho would be 0.90 in place of 0.45.
+        # alpha = 1 / degree, with which no W_ii is ever negative, was measured to lose most of the gain: on 100 devices
+        # with 30 links each, a tenth of them active, rho would be 0.90 instead of 0.45.
         busier = np.bincount(edges.ravel(), minlength=K)[edges].max(axis=1)
         return pairwise_average(edges, np.minimum(plan.alpha, 1.0 / busier), K)
 

@@ -1,7 +1,7 @@
-"""How fast gossip averages: rho, the smallest eigenvalue, and what Theorem 1 makes of it.
+"""How fast gossip averages: rho, the smallest eigenvalue, and the factor of the graph in Theorem 1.
 
-The spectral norm of Assumption 5, `rho = || E[W^T W] - J ||` with `J = 11^T / K`, says how much of a disagreement
-survives one round (Lemma 1): 0 for the complete graph, 1 for a network that falls apart.
+The spectral norm of Assumption 5, `rho = || E[W^T W] - J ||` with `J = 11^T / K`, bounds how much disagreement is left
+after one round (Lemma 1): 0 for the complete graph, 1 for a network that is not connected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ __all__ = ["graph_factor", "least_eigenvalue", "norm_without_mean", "rho", "rho_
 
 
 def rho(W: np.ndarray | sparray) -> float:
-    """`rho = || W^T W - J ||` (spectral norm) of a doubly stochastic W; symmetric W: its second eigenvalue squared.
+    """`rho = || W^T W - J ||` (spectral norm) of a doubly stochastic W.
+
+    For a symmetric W it is the square of the second largest absolute eigenvalue.
 
     >>> round(rho(np.full((4, 4), 0.25)), 12), rho(np.eye(4))
     (0.0, 1.0)
@@ -40,7 +42,7 @@ def rho_over_time(mixing: Mixing, rounds: int = 100) -> float:
     >>> round(rho_over_time(mixing), 4), round(rho_over_time(local_steps(mixing, 2)), 4)
     (0.4444, 0.7222)
     """
-    if not mixing.balanced:  # push-sum forgets a disagreement as fast as the powers of P become alike
+    if not mixing.balanced:  # push-sum averages as fast as the columns of P^t become equal
         return float(np.sort(np.abs(np.linalg.eigvals(mixing.at(0).toarray())))[-2] ** (2 * mixing.repeats))
     rounds = 1 if mixing.static else whole("rounds", rounds)
     total: Any = 0
@@ -53,14 +55,14 @@ def rho_over_time(mixing: Mixing, rounds: int = 100) -> float:
 
 
 def _spectral_form(W: np.ndarray | sparray) -> Any:
-    """Dense, which is exact and still fast, or for many devices sparse."""
+    """Dense for up to 500 devices, which is exact and still fast; else sparse."""
     if W.shape[0] > 500:
         return csr_array(W)
     return np.asarray(W.todense() if isinstance(W, sparray) else W)
 
 
 def norm_without_mean(square: Any) -> float:
-    """`|| square - J ||` of a mean of W^T W, [K, K]."""
+    """`|| square - J ||`, where square [K, K] is a mean of W^T W."""
     K = square.shape[0]
     if isinstance(square, np.ndarray):
         return float(np.abs(np.linalg.eigvalsh(square - 1.0 / K)).max())
@@ -70,12 +72,12 @@ def norm_without_mean(square: Any) -> float:
     try:
         return float(eigsh(deflated, k=1, which="LA", v0=start, maxiter=300, return_eigenvectors=False)[0])
     except ArpackNoConvergence:
-        # eigenvalues crowd below one, as on a long ring; there W^T W is cheap to factor, so invert next to one
+        # many eigenvalues lie just below one, as on a long ring; there W^T W is cheap to factor, so invert close to one
         return float(min(eigsh(square, k=2, sigma=1.0 + 1e-7, v0=start, return_eigenvectors=False)))
 
 
 def least_eigenvalue(mixing: Mixing) -> float:
-    """The smallest eigenvalue of what a round of a constant, symmetric mixing does, W^repeats.
+    """The smallest eigenvalue of W^repeats, one round of a constant, symmetric mixing.
 
     >>> import networkx as nx
     >>> from drdsgd.topology.mixing import metropolis
@@ -84,11 +86,11 @@ def least_eigenvalue(mixing: Mixing) -> float:
     """
     W = mixing.at(0)
     small = np.linalg.eigvalsh(W.toarray())[0] if mixing.K <= 500 else eigsh(W, k=1, which="SA")[0][0]
-    return float(small) ** mixing.repeats if mixing.repeats % 2 else 0.0  # an even power has none below
+    return float(small) ** mixing.repeats if mixing.repeats % 2 else 0.0  # an even power has no negative eigenvalue
 
 
 def graph_factor(mu: float, rho: float) -> float:
-    """What a graph allows in Theorem 1, `mu (1 - sqrt(rho)) / (8 sqrt(rho))`: eta L must be below it, divided by G.
+    """The graph's factor in the step size of Theorem 1, `mu (1 - sqrt(rho)) / (8 sqrt(rho))`: eta < factor / (L G).
 
     >>> round(graph_factor(mu=6.0, rho=0.64), 6), graph_factor(mu=6.0, rho=0.0)
     (0.1875, inf)

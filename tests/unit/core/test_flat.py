@@ -1,10 +1,12 @@
-"""Modules are rows of theta, without loss; and models that can't be are refused."""
+"""Modules and rows of theta convert without loss; models that cannot be trained so are refused."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -71,6 +73,41 @@ def test_outputs_must_be_scores(output: Callable[[Tensor], object], says: str) -
         Flat(Wrong(2, 3)).check(torch.randn(6, 2), classes=3)
 
 
+class Coin(nn.Linear):
+    """Flips the sign of its whole batch by one coin; with `idle` the coin has no effect."""
+
+    idle = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = torch.rand(()) < 0.5
+        return -super().forward(x) if heads and not self.idle else super().forward(x)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_model_that_draws_is_refused_whatever_it_draws(idle: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Coin(2, 3), torch.randn(4, 2)
+    model.idle = idle
+    with pytest.raises(InputError, match="remove the layer that draws random numbers"):
+        Flat(model).check(x)
+
+
+def test_draws_from_other_generators_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Numpy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + np.random.default_rng().random()
+
+    with pytest.raises(InputError, match="is random"):
+        Flat(Numpy(2, 3)).check(torch.randn(4, 2))
+    flat, draws = Flat(nn.Linear(2, 3)), itertools.count()
+    flat.check(torch.randn(4, 2))
+    flat.device = torch.device("cuda")  # no GPU is needed
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([next(draws)], dtype=torch.uint8))
+    with pytest.raises(InputError, match="is random"):
+        flat.check(torch.randn(4, 2))
+
+
 def test_other_models_that_can_not_be_trained_are_refused() -> None:
     with pytest.raises(InputError, match=r"is random \(Dropout\?\)"):
         Flat(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))).check(torch.randn(4, 2))
@@ -87,7 +124,7 @@ def test_other_models_that_can_not_be_trained_are_refused() -> None:
         Flat(model).check(x)
     assert torch.equal(torch.get_rng_state(), before)
     batch_statistics = nn.BatchNorm1d(3, track_running_stats=False)
-    with pytest.raises(InputError, match="another output when others are with it"):
+    with pytest.raises(InputError, match="another output when its batch changes"):
         Flat(nn.Sequential(nn.Linear(2, 3), batch_statistics)).check(torch.randn(8, 2))
     with pytest.raises(InputError, match="no parameter to train"):
         Flat(nn.ReLU())

@@ -1,4 +1,4 @@
-"""Three ways to a gradient, one gradient: autograd's, device by device."""
+"""All three implementations give autograd's gradient, device by device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def smoothed(output: Tensor, y: Tensor) -> Tensor:
 
 
 class Tied(nn.Module):
-    """One linear layer used twice: not a plain sequence, so not written out by hand."""
+    """One linear layer used twice: not a plain sequence, so without a gradient by hand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def test_gradients_are_autograds(kind: str, execution: Execution, loss: Loss) ->
 @pytest.mark.parametrize("execution", ["batched", "loop"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_step_in_place_is_the_step(kind: str, execution: Execution) -> None:
-    """theta itself may be what gradients are added to: they are those of theta before."""
+    """Gradients may be added to theta itself: they are those at theta before the step."""
     torch.manual_seed(0)
     flat = Flat(MODELS[kind]().double())
     theta = torch.randn(3, flat.d, dtype=torch.float64) / 4
@@ -98,7 +98,7 @@ def test_a_step_in_place_is_the_step(kind: str, execution: Execution) -> None:
 @pytest.mark.parametrize("execution", ["batched", "loop"])
 @pytest.mark.parametrize("kind", ["mlp", "tied"])
 def test_weight_decay_is_added(kind: str, execution: Execution, factor: float | Tensor) -> None:
-    """tensor_i += factor_i (weight_i g_i + decay theta_i), where the tensor is theta itself and where it is not."""
+    """tensor_i += factor_i (weight_i g_i + decay theta_i), if the tensor is theta itself and if it is not."""
     torch.manual_seed(0)
     flat, decay = Flat(MODELS[kind]().double()), 0.7
     theta = torch.randn(3, flat.d, dtype=torch.float64) / 4
@@ -136,7 +136,7 @@ def test_a_parameter_that_the_loss_ignores_has_gradient_zero() -> None:
 def test_execution_is_chosen_by_what_works() -> None:
     class Branching(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) if float(x.sum()) >= 0 else super().forward(-x)  # vmap can't look at values
+            return super().forward(x) if float(x.sum()) >= 0 else super().forward(-x)  # vmap cannot branch on values
 
     y, images = torch.zeros(2, 4, dtype=torch.int64), torch.ones(2, 4, 1, 8, 8)
     assert choose_execution(Flat(Branching(2, 3)), CROSS_ENTROPY, torch.ones(2, 4, 2), y) == "loop"
@@ -145,7 +145,7 @@ def test_execution_is_chosen_by_what_works() -> None:
 
 
 class Viewing(nn.Module):
-    """Convolutions as many people write them: `view` fails unless images lie as usual."""
+    """Convolutions as often written: `view` fails unless images are contiguous."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Viewing(nn.Module):
         return out
 
 
-def test_images_lie_as_the_model_can_take_them() -> None:
+def test_the_memory_format_is_one_that_the_model_accepts() -> None:
     x, y = torch.randn(3, 4, 3, 6, 6), torch.randint(5, (3, 4))
     reading = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
     assert choose_memory_format(Flat(Viewing()), x[0]) == torch.contiguous_format

@@ -1,4 +1,4 @@
-"""Blocks cover everything once, in order; threads keep the order, hand on errors, and compute on one core each."""
+"""Blocks cover everything once and in order; threads keep the order, pass on errors, and use one core each."""
 
 from __future__ import annotations
 

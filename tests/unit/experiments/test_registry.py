@@ -140,8 +140,8 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"optimizer": "exact-diffusion", "local_steps": 2}, "exact-diffusion needs the same W in every round"),
         (
             {"optimizer": "choco", "dropouts": 0.1},
-            "compression needs the same W in every round: what it keeps of the last round fits no other W; use "
-            "--compression none with gamma 1, its default then, or a mixing that does not change",
+            "compression needs the same W in every round, because its state belongs to one W; use "
+            "--compression none with gamma 1 (its default), or a mixing that does not change",
         ),
         ({"algorithm": "dr-qgm", "link_failures": 0.2}, "compression needs the same W in every round"),
         (
@@ -190,8 +190,11 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
         ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
         ({"optimizer": "choco", "compression": "top"}, "--compression top: write top:0.1, random:0.1 or quantize:4"),
-        ({"optimizer": "choco", "compression": "top:2"}, "--compression top:2: a message has a part of the entries"),
-        ({"optimizer": "choco", "compression": "quantize:3"}, "--compression quantize:3: a message has 2, 4 or 8 bits"),
+        (
+            {"optimizer": "choco", "compression": "top:2"},
+            "--compression top:2: the part of the entries to send must be",
+        ),
+        ({"optimizer": "choco", "compression": "quantize:3"}, "--compression quantize:3: bits per number must be"),
         ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
         ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
         ({"algorithm": "fedavg", "clients": 7}, "--clients 7: there are only 6 devices; leave it out"),

@@ -1,4 +1,4 @@
-"""Every kind of graph is connected, simple and on 0 .. K-1; what a user gets wrong is one clear line."""
+"""Every kind of graph is connected, simple and on 0 .. K-1; a user's mistake gets one clear line."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_check_of_directed_graphs_names_the_culprit() -> None:
     message(lambda: graphs.check(nx.MultiDiGraph([(0, 1), (0, 1), (1, 0)]), directed=True), "multigraph", "2 links")
     message(lambda: graphs.check(graphs.directed_ring(5), 6, directed=True), "5 nodes", "K=6")
     message(lambda: graphs.check(nx.Graph([(0, 1), (2, 3)]), directed=True), "graph is not connected", "2 parts")
-    assert graphs.check(graphs.ring(5), directed=True).number_of_edges() == 5  # may, not must
+    assert graphs.check(graphs.ring(5), directed=True).number_of_edges() == 5  # an undirected graph is allowed too
     turned = nx.DiGraph([(2, 0), (0, 1), (1, 2)])
     assert list(graphs.check(turned, directed=True)) == [0, 1, 2]
     assert set(graphs.check(turned, directed=True).edges) == set(turned.edges)
@@ -335,7 +335,7 @@ def test_check_orders_the_nodes() -> None:
 
 
 def write(graph: nx.Graph, path: Path) -> Path:
-    bare = nx.Graph(graph.edges)  # pos has no place in GraphML
+    bare = nx.Graph(graph.edges)  # GraphML cannot hold pos
     if path.suffix == ".graphml":
         nx.write_graphml(bare, path)
     elif path.suffix == ".npy":

@@ -96,7 +96,7 @@ def test_the_card_says_what_was_run(tmp_path: Path) -> None:
     run(e, tmp_path / "run")
     for card in (python, Folder(tmp_path / "run").card.read_text()):
         assert "- algorithm: DR-DSGD with mu = 3, loss clip = 2.3\n" in card
-        assert "- step size eta: 0.2, on a line to 0 in 8 rounds\n" in card
+        assert "- step size eta: 0.2, linear to 0 in 8 rounds\n" in card
 
 
 def test_a_folders_names_are_in_the_card_and_harmless(tmp_path: Path) -> None:

@@ -394,7 +394,7 @@ LOGARITHM = Metric("log", lambda outputs, y: (outputs.exp().log() - y.log()).abs
             "Words does not take all numbers of the data, which are 0 to 9: index",
         ),
         ({"model": Words(), "devices": words(-1)}, "does not take all numbers of the data, which are -1 to 8: "),
-        ({"model": Words(), "devices": words(9, test=True)}, "0 to 9: .*; give its embedding as many rows"),
+        ({"model": Words(), "devices": words(9, test=True)}, "0 to 9: .*; give its embedding more rows"),
         ({"model": Words(), "devices": words(0), "algorithm": drdsgd.servers.fed_robust(0.1)}, "takes whole numbers"),
         ({"model": Words()}, "Words does not take the data"),
         (
