@@ -75,7 +75,7 @@ def make_round(
     def round(state: State) -> tuple[State, Info]:
         t = state.t
 
-        def alone(some: slice) -> tuple[Tensor, Tensor]:
+        def on_block(some: slice) -> tuple[Tensor, Tensor]:
             theta = state.theta[some]
             loss, backward = forward(theta, *batches(t, some))  # each device on its own batch
             weight = objective.weigh(loss, _rows(state.objective, some), t)  # robustness enters only here
@@ -83,7 +83,7 @@ def make_round(
             optimizer.local(theta, gradient, _rows(state.optimizer, some), t)  # changes theta in place
             return loss, weight
 
-        losses, weights = zip(*each(alone, blocks), strict=True)
+        losses, weights = zip(*each(on_block, blocks), strict=True)
         mix = engine.mix(t)  # gossip enters only here
         objective_state = objective.combine(state.objective, mix)
         theta, optimizer_state = optimizer.combine(state.theta, state.optimizer, mix)
