@@ -38,7 +38,8 @@ from drdsgd.core.optimizers import COPIES
 from drdsgd.core.parallel import Each, blocks, each_of, one_thread
 from drdsgd.core.round import Round, State, init, make_round
 from drdsgd.data.batches import Batches
-from drdsgd.data.devices import Devices, Own, from_pairs
+from drdsgd.data.devices import Devices
+from drdsgd.data.pairs import OwnData, from_pairs
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, unknown, whole
 from drdsgd.topology.mixing import Mixing, metropolis
@@ -127,7 +128,7 @@ ROUNDS, BATCH_SIZE = 100, 32
 
 def train(
     model: nn.Module,
-    devices: Devices | Sequence[Own],
+    devices: Devices | Sequence[OwnData],
     graph: nx.Graph | Mixing,
     algorithm: Algorithm | ServerAlgorithm,
     **options: Unpack[Options],
@@ -190,7 +191,7 @@ def _default_metric(data: Devices) -> Metric:
 
 def trajectory(
     model: nn.Module,
-    devices: Devices | Sequence[Own],
+    devices: Devices | Sequence[OwnData],
     graph: nx.Graph | Mixing,
     algorithm: Algorithm | ServerAlgorithm,
     *,

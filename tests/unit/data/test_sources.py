@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,10 @@ from numpy.typing import NDArray
 
 from drdsgd import data
 from drdsgd.data import sources
-from drdsgd.errors import InputError
+from tests.support.datasets import genuine_as
+from tests.support.refusing import says
 
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
-
-
-def says(*words: str) -> Any:
-    """Raises InputError with one line that has all the words."""
-    return pytest.raises(InputError, check=lambda e: "\n" not in str(e) and all(w in str(e) for w in words))
 
 
 # --------------------------------------------------------------------------------- files as others write them
@@ -72,13 +67,6 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "_DEBIAN", tmp_path / "debian")
     return tmp_path
-
-
-def genuine_as(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
-    """Let these small files be the known ones."""
-    known = sources.KNOWN[name]
-    table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
-    monkeypatch.setitem(sources.KNOWN, name, replace(known, files=table))
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
@@ -164,8 +152,8 @@ def test_an_incomplete_place_does_not_hide_a_complete_one(nowhere: Path) -> None
 
 
 SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "truncated": ("train-images-idx3-ubyte", lambda raw: raw[:-5], "header tells of"),
-    "too long": ("t10k-images-idx3-ubyte", lambda raw: raw + b"!", "header tells of"),
+    "truncated": ("train-images-idx3-ubyte", lambda raw: raw[:-5], "header announces"),
+    "too long": ("t10k-images-idx3-ubyte", lambda raw: raw + b"!", "header announces"),
     "within the header": ("t10k-images-idx3-ubyte", lambda raw: raw[:9], "header"),
     "empty": ("t10k-labels-idx1-ubyte", lambda raw: b"", "magic"),
     "wrong magic": ("train-labels-idx1-ubyte", lambda raw: b"\x00\x00\x0d\x01" + raw[4:], "00000d01"),
@@ -314,6 +302,13 @@ def test_digits_are_split_three_to_one_in_every_class() -> None:
     assert torch.equal(test, (train + test) // 4)
     assert int(train.sum() + test.sum()) == 1797
     assert a.x_train.dtype == torch.uint8 and int(a.x_train.max()) == a.unit == 16
+
+
+def test_the_number_of_training_samples_is_known_without_loading() -> None:
+    assert sources.train_size("digits") == len(sources.digits().y_train)
+    for known in sources.KNOWN.values():
+        assert sources.train_size(known.name) == known.train
+    assert sources.train_size("my/folder") is None
 
 
 def test_digits_are_all_there_once() -> None:
