@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from drdsgd.engines.products import links
 from drdsgd.errors import InputError
 from drdsgd.files import replacing, write_text
 from drdsgd.topology.mixing import Mixing, rho_over_time
@@ -192,8 +193,7 @@ def _graph(t: Training) -> str:
     if t.mixing is None:
         return "none: every device talks to the server"
     W = t.mixing.at(0)
-    links = W.nnz - int((W.diagonal() != 0).sum())
-    kind = f"{links // 2} links" if t.mixing.symmetric else f"{links} directed links"
+    kind = f"{links(W) // 2} links" if t.mixing.symmetric else f"{links(W)} directed links"
     rho = rho_over_time(t.mixing) if t.rho is None else t.rho
     when = "" if t.mixing.static else " in the first round; they change"
     return f"{t.mixing.K} nodes, {kind}{when}; rho = {rho:.4g}"
