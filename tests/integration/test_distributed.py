@@ -388,7 +388,7 @@ def test_parts_that_do_not_serve_are_not_passed_over(tmp_path: Path) -> None:
     second.path.unlink()
     assert "has parts of a checkpoint of 2 processes" in refused("train", "--resume", "--regroup", "--out", path)
     first.path.rename(first.path.with_name("state.safetensors"))
-    assert "is no checkpoint of this version" in refused("train", "--resume", "--out", path)
+    assert "is not a checkpoint of this version" in refused("train", "--resume", "--out", path)
     assert len(evaluations(path)) == 5
 
 
