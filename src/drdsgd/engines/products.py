@@ -29,7 +29,7 @@ class Prepared(NamedTuple):
     product: Product  # x -> W x
     log_mean: Product  # x -> log(W exp(x))
     links: int  # in the whole network
-    isolated: Tensor  # [n], which devices hear nobody
+    isolated: Tensor  # [n], which devices receive nothing
     repeats: int  # gossip steps per round
     send: Sequence[tuple[int, Tensor]] = ()  # (rank, which rows of x go there)
     receive: Sequence[tuple[int, int]] = ()  # (rank, how many rows come from there)

@@ -104,8 +104,8 @@ def load(folder: Path, ranks: Ranks, device: str = "cpu", regroup: bool = False)
         others = {size for _, sizes in said for size in sizes} - {ranks.size}
         if others:  # an incomplete set of this size may come from a killed run; a set of another size does not
             raise InputError(
-                f"{folder} has parts of a checkpoint of {_processes(max(others))}, but not all that processes need: start "
-                "as many processes, or copy all parts into a folder that all can read"
+                f"{folder} has parts of a checkpoint of {_processes(max(others))}, but needed parts are missing: "
+                "start as many processes, or copy all parts into a folder that all can read"
             )
         return None
     t, size = max(common, key=lambda one: (one[0], one[1] == ranks.size))

@@ -1,4 +1,4 @@
-"""What devices hold: every sample once, synthetic or dealt; mistakes are told in one line."""
+"""Synthetic and dealt data: every sample once; errors are one line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_synthetic_features_have_the_stated_moments() -> None:
     x = d.train.x.view(400, 200, 5).double()
     within = (x - x.mean(1, keepdim=True)).square().sum((0, 1)) / (400 * 199)
     assert torch.allclose(within, torch.arange(1.0, 6.0).double() ** -1.2, rtol=0.05)
-    between = x.mean(1).var(0)  # of the devices' means: heterogeneity squared, and a little noise
+    between = x.mean(1).var(0)  # variance of the devices' means: heterogeneity squared, plus a little noise
     assert torch.allclose(between, torch.full((5,), 0.49).double(), rtol=0.25)
 
 

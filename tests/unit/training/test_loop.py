@@ -1,4 +1,4 @@
-"""Training composes the values, evaluates when it should, and notices divergence."""
+"""Training composes the values, evaluates at the right rounds, and notices divergence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_learns() -> None:
     first, last = result.metrics[0], result.final
     assert last.consensus.average > first.consensus.average + 20
     assert last.train_loss < first.train_loss
-    # the model that comes back is the consensus model
+    # the returned model is the consensus model
     x = DEVICES.test.x * DEVICES.scale + DEVICES.shift
     right = 100 * (result.model(x).argmax(dim=1) == DEVICES.test.y).double().mean()
     assert float(right) == pytest.approx(last.consensus.average)  # all devices have equally many test samples
@@ -144,7 +144,7 @@ def test_threads_do_not_change_the_numbers(execution: str) -> None:
 
 
 def test_reference_weights() -> None:
-    """By samples, a device with three times as many counts three times; uniform, all the same."""
+    """With "samples", a device with three times as many counts three times; with "uniform", all count equally."""
     x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
     uneven = data.from_pairs([(x[:2], y[:2]), (x[2:], y[2:])], [(x[:1], y[:1])] * 2, classes=3)
     for reference, share in (("samples", [0.5, 1.5]), ("uniform", [1.0, 1.0])):
@@ -368,7 +368,7 @@ def words(last: int, test: bool = False) -> list[tuple[tuple[Tensor, Tensor], tu
 
 
 def positive() -> list[tuple[Tensor, Tensor]]:
-    """Numbers to predict that are positive, but for one test sample of the last device."""
+    """Positive numbers to predict, except in one test sample of the last device."""
     devices = [(x, y.abs() + 1) for x, y in numbers()]
     devices[-1][1][4] = -1
     return devices
