@@ -146,7 +146,7 @@ def hold_out(
         n = len(rows)
         if n < 2:
             raise InputError(
-                f"device {i} has {n} training sample and can't spare one for validation: "
+                f"device {i} has {n} training sample and can't keep one for validation: "
                 "use fewer devices, or a partition that gives it more"
             )
         line = rng.permutation(rows)

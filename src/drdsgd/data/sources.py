@@ -84,22 +84,10 @@ KNOWN: dict[str, Known] = {
         title="Fashion-MNIST",
         algorithm="sha256",
         files={
-            "train-images-idx3-ubyte": (
-                47_040_016,
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            ),
-            "train-labels-idx1-ubyte": (
-                60_008,
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            ),
-            "t10k-images-idx3-ubyte": (
-                7_840_016,
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            ),
-            "t10k-labels-idx1-ubyte": (
-                10_008,
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
+            "train-images-idx3-ubyte": (47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+            "train-labels-idx1-ubyte": (60_008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+            "t10k-images-idx3-ubyte": (7_840_016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+            "t10k-labels-idx1-ubyte": (10_008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
         },
         train=60_000,
         test=10_000,
@@ -215,7 +203,7 @@ def find(name: str, data_dir: Path | None = None) -> dict[str, Path]:
             f"no {known.title} in {data_dir}: put {known.shown()} there, or leave the folder out and {get}"
         )
     places = ", ".join(str(place) for place in _places(known, None))
-    raise InputError(f"{known.title} was not found (searched {places}): {get}, or give its folder")
+    raise InputError(f"{known.title} was not found (searched {places}): {get}, or name its folder")
 
 
 def _read(path: Path, most: int = -1) -> bytes:

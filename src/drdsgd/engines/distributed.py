@@ -33,12 +33,10 @@ from drdsgd.core.parallel import Each
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.engines.post import Post, answering
 from drdsgd.engines.products import Prepared, column_blocks, prepare
-from drdsgd.errors import Diverged, InputError, one_line
+from drdsgd.errors import Diverged, InputError, one_line, unknown
 from drdsgd.topology.mixing import Mixing
 
 __all__ = ["DistributedEngine", "DistributedMix", "Members", "World", "join"]
-
-BACKENDS = ("gloo", "nccl", "mpi")
 
 
 class World:
@@ -102,7 +100,7 @@ def join(backend: str | None, device: str, seconds: float) -> World:
         "gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available
     }  # fmt: skip
     if backend not in available:
-        raise InputError(f"--backend {backend}: unknown; known are {', '.join(BACKENDS)}")
+        raise InputError(f"--backend {backend}: {unknown(backend, tuple(available))}")
     if not available[backend]():
         here = [name for name, there in available.items() if there()]
         raise InputError(f"--backend {backend}: this torch was built without it; use {', '.join(here)}")

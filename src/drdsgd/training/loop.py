@@ -256,7 +256,7 @@ def trajectory(
     if start is not None and start.state.theta.shape != (data.K, flat.d):
         raise InputError(
             f"the model has {flat.d} parameters on {data.K} devices, but the run to continue has "
-            f"{list(start.state.theta.shape)}: the model's code has changed; start a new run"
+            f"{list(start.state.theta.shape)}: the model's code changed; start a new run"
         )
     mode = choose_execution(flat, loss, x, y) if execution == "auto" else execution
     if mode == "loop":

@@ -128,7 +128,9 @@ def test_places_are_searched_in_order(nowhere: Path) -> None:
 
 
 def test_not_found_tells_where_it_was_looked_for_and_the_command(nowhere: Path) -> None:
-    with says(str(nowhere / "env"), str(nowhere / "cache"), str(nowhere / "debian"), "drdsgd data get cifar10"):
+    with says(
+        str(nowhere / "env"), str(nowhere / "cache"), str(nowhere / "debian"), "get cifar10`, or name its folder"
+    ):
         sources.cifar10()
 
 
