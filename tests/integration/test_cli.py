@@ -373,7 +373,7 @@ def test_data_of_your_own_that_cant_be_read_are_told(tmp_path: Path) -> None:
     folder = sites(tmp_path / "sites")
     whole = (folder / "2.npz").read_bytes()
     (folder / "2.npz").write_bytes(whole[: len(whole) // 2])
-    assert "2.npz is no readable .npz file" in refused("train", "--dataset", folder, "--out", tmp_path / "run")
+    assert "2.npz is not a readable .npz file" in refused("train", "--dataset", folder, "--out", tmp_path / "run")
     (folder / "2.npz").unlink()
     line = refused("train", "--dataset", folder, "--devices", "4", "--graph", "ring", "--out", tmp_path / "run")
     assert "--devices 4: the folder" in line and "holds data for 3 devices" in line

@@ -1,4 +1,4 @@
-"""The same experiment in several processes: equal to the local one, whatever is trained, however it is disturbed."""
+"""The same experiment in several processes equals the local one, also after ranks are killed or stopped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXACT = [
     "--eval-every", "10", "--checkpoint-every", "10", "--timeout", "60",
 ]  # fmt: skip
 RUN = ["train", *EXACT, "--rounds", "40", "--algorithm", "dr-qgm", "--compression", "none", "--eta", "0.05"]
-# one whose rounds take their time, so that it can be disturbed, until there is a file that says go on
+# a model with slow rounds, so that a run can be disturbed; once a file "go on" exists, rounds are fast
 SLOW = """
 import time
 from pathlib import Path
@@ -70,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def go_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The file that makes slow rounds fast, also those under way."""
+    """The file that makes slow rounds fast, also in a run that is under way."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "slow_net.py").write_text(SLOW)
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ def go_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, go_on: Path) -> Callable[[int], Path]:
-    """The slow run in so many processes."""
+    """The slow run in `size` processes."""
 
     @functools.cache
     def run(size: int) -> Path:
@@ -95,7 +95,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, go_on: Path) -> Callab
 
 
 def assert_equal(path: Path, whole: Path) -> None:
-    """The same run, but for rounding, and for what several processes say in addition."""
+    """The same run up to rounding; several processes record more fields."""
     assert Folder(path).status == Folder(whole).status == "finished"
     assert Folder(path).config.read_bytes() == Folder(whole).config.read_bytes()
     assert Folder(path).network.read_bytes() == Folder(whole).network.read_bytes()
@@ -117,7 +117,7 @@ def assert_equal(path: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(("size", "least_bytes"), [(2, 0), (3, 2**20), (4, 0)])
 def test_every_method_gives_what_one_process_gives(size: int, least_bytes: int, tmp_path: Path) -> None:
-    """Seven devices, so that processes host unequal numbers of them; through shared memory, and as messages."""
+    """Seven devices, so that processes host different numbers of them; through shared memory and as messages."""
     said = worlds(size, tmp_path, equality.every_case, least_bytes)
     assert said.status == [0] * size, said.text
 
@@ -158,7 +158,7 @@ def test_under_torchrun_the_record_is_that_of_one_process(tmp_path: Path, whole:
 
 
 def ranks_of(out: Path) -> dict[int, int]:
-    """The processes, by their rank, of a run that torchrun has begun."""
+    """rank -> process id, for a run that torchrun has started."""
     found = dict[int, int]()
     for folder in Path("/proc").iterdir():
         try:
@@ -172,7 +172,7 @@ def ranks_of(out: Path) -> dict[int, int]:
 
 
 def under_way(size: int, path: Path, go_on: Path, t: int = 0) -> Together:
-    """The slow run in so many processes, which has a checkpoint of round t or later."""
+    """The slow run in `size` processes, once it has a checkpoint of round t or later."""
     go_on.unlink(missing_ok=True)
     together = programs(path.with_name("logs"), *[[*LONG, "--out", path]] * size)
     wait_for(lambda: is_saved(path) and checkpoint.parts(Folder(path).checkpoint)[0].t >= t)
@@ -241,7 +241,7 @@ def test_a_stop_is_agreed_on_and_devices_may_move_afterwards(
     assert (
         f"stopped after round {t} of 40; continue with: torchrun ... -m drdsgd train --resume" in line and t % 10 == 0
     )
-    for size in (1, 3):  # on another number of processes it must be said
+    for size in (1, 3):  # another number of processes needs --regroup
         other = programs(tmp_path / f"{size}", *[["train", "--resume", "--out", path]] * size).end()
         assert other.status == [2] * size and len(other.lines) == 1
         assert f"was written by 2 processes, not by {size}: --regroup moves the devices" in other.lines[0]
@@ -262,7 +262,7 @@ def test_a_stop_is_agreed_on_and_devices_may_move_afterwards(
 def test_a_set_of_which_a_part_is_missing_is_no_checkpoint(
     tmp_path: Path, go_on: Path, undisturbed: Callable[[int], Path]
 ) -> None:
-    """As if one of two was killed while it wrote its part: both go on from the set before."""
+    """As if one of two was killed while it wrote its part: both continue from the previous set."""
     path, expected = tmp_path / "run", undisturbed(2)
     together = under_way(2, path, go_on, t=10)
     for child in together.children:
@@ -273,7 +273,7 @@ def test_a_set_of_which_a_part_is_missing_is_no_checkpoint(
     again = programs(tmp_path / "again", *[["train", "--resume", "--out", path]] * 2).end()
     assert again.status == [0, 0], again.text
     Folder(path).summary.unlink()
-    checkpoint.parts(Folder(path).checkpoint)[0].path.unlink()  # of the last round only the second one's is left
+    checkpoint.parts(Folder(path).checkpoint)[0].path.unlink()  # only the second part of the last round is left
     for file, content in before.items():
         file.write_bytes(content)
     again = programs(tmp_path / "once more", *[["train", "--resume", "--out", path]] * 2).end()
@@ -297,7 +297,7 @@ def test_the_old_set_stays_until_all_parts_of_the_new_one_are_there(tmp_path: Pa
 
 
 def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
-    """The devices are then those of all folders, in the order of the files' names, and stay where they are."""
+    """The devices are then those of all folders, in the order of the file names; no data are moved."""
     rng = np.random.default_rng(0)
     together = tmp_path / "together"
     for folder in (together, tmp_path / "site-0", tmp_path / "site-1"):
@@ -342,7 +342,7 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ([["--eta", "0.1"], ["--eta", "0.2"]], "--eta is 0.1 for rank 0, but 0.2 for rank 1"),
-        ([["--backend", "mpi"]] * 2, "--backend mpi: this torch was built without it; it has gloo"),
+        ([["--backend", "mpi"]] * 2, "--backend mpi: this torch was built without it; use gloo"),
         ([["--backend", "tcp"]] * 2, "--backend tcp: unknown; known are gloo, nccl, mpi"),
         ([["--backend", "nccl"]] * 2, "--backend nccl: "),
         ([["--devices", "2"]] * 3, "3 processes for 2 devices"),
@@ -351,7 +351,7 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
         ([["--mu", "many"]] * 2, "--mu many: not a number"),
         ([["--graph", "nowhere.txt"]] * 2, "--graph nowhere.txt: "),
         ([["--engine", "remote"]] * 2, "--engine remote: unknown"),
-        ([["--timeout", "0"]] * 2, "--timeout 0: a positive number of seconds"),
+        ([["--timeout", "0"]] * 2, "--timeout 0: give a positive number of seconds"),
         ([["--resume"], []], "--resume, --regroup: some ranks have them and some do not"),
         ([["--backend", "gloo", "--device", "cuda"]] * 2, "--device cuda: process "),
     ],
@@ -380,7 +380,7 @@ def test_ranks_for_which_the_same_options_mean_something_else_are_refused(tmp_pa
 
 
 def test_parts_that_do_not_serve_are_not_passed_over(tmp_path: Path) -> None:
-    """What is there of a run that can't be continued is no reason to begin again, and so to lose it."""
+    """Parts from which a run can't continue must not let it start again: that would lose them."""
     path = tmp_path / "run"
     assert programs(tmp_path / "logs", *[[*RUN, "--out", path]] * 2).end().status == [0, 0]
     Folder(path).summary.unlink()
@@ -388,7 +388,7 @@ def test_parts_that_do_not_serve_are_not_passed_over(tmp_path: Path) -> None:
     second.path.unlink()
     assert "has parts of a checkpoint of 2 processes" in refused("train", "--resume", "--regroup", "--out", path)
     first.path.rename(first.path.with_name("state.safetensors"))
-    assert "is no checkpoint of this version" in refused("train", "--resume", "--out", path)
+    assert "is not a checkpoint of this version" in refused("train", "--resume", "--out", path)
     assert len(evaluations(path)) == 5
 
 
@@ -406,18 +406,18 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.returncode == 2 and done.stdout == ""
     lines = [line for line in done.stderr.splitlines() if line.startswith("drdsgd: ")]
-    assert len(lines) == 1 and f"did not meet at 127.0.0.1:{environment['MASTER_PORT']}" in lines[0]
+    assert len(lines) == 1 and f"could not connect at 127.0.0.1:{environment['MASTER_PORT']}" in lines[0]
     assert "Traceback" not in done.stderr
 
 
 def test_without_torchrun_it_says_how(tmp_path: Path) -> None:
     line = refused("train", *EXACT, "--engine", "distributed", "--out", tmp_path / "run")
-    assert "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT is not set: start it with torchrun" in line
+    assert "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set in the environment: start it with torchrun" in line
     environment = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
         assert "--out: say which folder" in refused("train", *EXACT)
-        # what nobody else takes part in may be asked for
+        # a run in this process alone can still be asked for
         assert drdsgd(*RUN, "--engine", "local", "--out", tmp_path / "run").status == 0
     assert contents(tmp_path / "run")

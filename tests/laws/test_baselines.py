@@ -31,7 +31,7 @@ from drdsgd.errors import Diverged, InputError
 from drdsgd.random import Stream
 from drdsgd.topology import graphs
 from drdsgd.training import checkpoint
-from drdsgd.training.metrics import distances
+from drdsgd.training.evaluation import distances
 
 K, T, B, M, TAU = 7, 6, 4, 4, 3  # devices, rounds, batch, clients that take part, local steps
 SHAPE, CLASSES = (1, 3, 3), 3

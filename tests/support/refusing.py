@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from drdsgd.errors import InputError
+
+
+def says(*words: str) -> Any:
+    """A context that expects an InputError of one line that has all the words."""
+    return pytest.raises(InputError, check=lambda e: "\n" not in str(e) and all(w in str(e) for w in words))
 
 
 def message(call: Callable[[], object], *words: str) -> str:

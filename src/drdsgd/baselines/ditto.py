@@ -1,27 +1,27 @@
-"""Ditto: a personal model for every device, held near the server's."""
+"""Ditto: a personal model for every device, kept close to the server's."""
 
 from __future__ import annotations
 
-from drdsgd.baselines.server import Clients, ServerAlgorithm, not_negative, number_of, steps_of
+from drdsgd.baselines.server import Clients, ServerAlgorithm, not_negative, settings
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import Schedule
-from drdsgd.errors import whole
 
 __all__ = ["ditto"]
 
 
 def ditto(eta: float | Schedule, lam: float = 1.0, local_steps: int = 1, clients: int | None = None) -> ServerAlgorithm:
-    """A personal model v_i for every device, `min f_i(v_i) + lam / 2 |v_i - theta|^2`. Another problem than ours.
+    """A personal model v_i for every device, `min f_i(v_i) + lam / 2 |v_i - theta|^2`. Not the paper's problem.
 
-    theta is the server's model, by FedAvg. Devices that take part train both on the same batches, and v_i towards the
-    theta that they were handed. A state's theta are the personal models, the common one is the server's. T. Li, S. Hu,
-    A. Beirami and V. Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021.
+    theta is the server's model, trained by FedAvg. Devices that take part train both models on the same batches, and
+    pull v_i towards the theta that they received. The rows of the state's theta are the personal models; the common
+    model is the server's. T. Li, S. Hu, A. Beirami and V. Smith, "Ditto: Fair and Robust Federated Learning Through
+    Personalization", ICML 2021.
 
     >>> ditto(eta=0.1, lam=0.5).name
     'Ditto with lam = 0.5'
     """
-    schedule, tau, number = steps_of(eta), whole("local_steps", local_steps), number_of(clients)
-    not_negative("lam", lam, "0 is everybody alone, 0.1 to 2 are usual")
+    schedule, tau, number = settings(eta, local_steps, clients)
+    not_negative("lam", lam, "with 0 every device trains alone, 0.1 to 2 are usual")
 
     def round(state: State, clients: Clients) -> tuple[State, Info]:
         devices, server, eta_t = clients.draw(number), state.optimizer["server"], schedule(state.t)

@@ -1,4 +1,4 @@
-"""FedRobust: the worst affine shift of every device's inputs, with a server."""
+"""FedRobust: minimise the loss under the worst affine shift of every device's inputs, with a server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from drdsgd.baselines.server import Clients, ServerAlgorithm, after, number_of, steps_of
+from drdsgd.baselines.server import Clients, ServerAlgorithm, after, settings
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import Schedule
-from drdsgd.errors import InputError, positive, unknown, whole
+from drdsgd.errors import InputError, positive, unknown
 
 __all__ = ["fed_robust"]
 
@@ -27,26 +27,26 @@ def fed_robust(
     clients: int | None = None,
     shift: Shift = "matrix",
 ) -> ServerAlgorithm:
-    """The worst affine shift of every device's inputs, `x -> Lambda_i x + delta_i`. Another problem than ours.
+    """The worst affine shift of every device's inputs, `x -> Lambda_i x + delta_i`. Not the paper's problem.
 
         min_theta  sum_i p_i max_{Lambda_i, delta_i}  f_i(theta; Lambda_i x + delta_i)
                                                       - penalty (|Lambda_i - I|^2 + |delta_i|^2)
 
-    Devices count by p_i whatever their losses; what is guarded against is that inputs change. Each local step
-    descends in theta and, from the same point, ascends in the shift, which stays on its device; the server averages
-    theta. A `shift` "matrix" has as many numbers as an input has, squared; "diagonal" is for large inputs.
+    The device weights p_i do not depend on losses; the method protects against changed inputs. Each local step
+    descends in theta and, from the same point, ascends in the shift, which stays on its device. The server averages
+    theta. For inputs of size m, a `shift` "matrix" has m^2 numbers and "diagonal" (for large inputs) has m.
     A. Reisizadeh, F. Farnia, R. Pedarsani and A. Jadbabaie, "Robust Federated Learning: The Case of Affine
     Distribution Shifts", NeurIPS 2020.
 
     >>> fed_robust(eta=0.1, penalty=200.0)
     Traceback (most recent call last):
-    drdsgd.errors.InputError: shift_eta * penalty must be below 1, or the shift runs away: 0.01 * 200; lower shift_eta
+    drdsgd.errors.InputError: shift_eta * penalty must be below 1, or the shift diverges: 0.01 * 200; lower shift_eta
     """
-    schedule, tau, number = steps_of(eta), whole("local_steps", local_steps), number_of(clients)
-    positive("penalty", penalty, "the larger, the smaller the shifts")
+    schedule, tau, number = settings(eta, local_steps, clients)
+    positive("penalty", penalty, "a larger penalty gives smaller shifts")
     if positive("shift_eta", shift_eta) * penalty >= 1:
         raise InputError(
-            f"shift_eta * penalty must be below 1, or the shift runs away: {shift_eta:g} * {penalty:g}; lower shift_eta"
+            f"shift_eta * penalty must be below 1, or the shift diverges: {shift_eta:g} * {penalty:g}; lower shift_eta"
         )
     if shift not in (known := get_args(Shift)):
         raise InputError(f"shift is {shift!r}: {unknown(str(shift), known)}")
@@ -54,8 +54,8 @@ def fed_robust(
     def init(theta: Tensor, clients: Clients) -> State:
         if not clients.batches.dtype.is_floating_point:
             raise InputError(
-                "FedRobust shifts inputs a little, but this model takes whole numbers (it embeds them?), which can't "
-                "be: take another algorithm, such as fed_term"
+                "FedRobust shifts inputs, but this model takes integers (an embedding?), which can't be shifted: use "
+                "another algorithm, such as fed_term"
             )
         features = math.prod(clients.batches.samples.x.shape[1:])
         size = (features, features) if shift == "matrix" else (features,)
@@ -94,7 +94,7 @@ def fed_robust(
 
 
 def _descend(clients: Clients, theta: Tensor, x: Tensor, y: Tensor, eta: float) -> tuple[Tensor, Tensor]:
-    """A step of SGD in place on theta [n, d]; the losses [n], and their gradients with respect to x [n, B, ...]."""
+    """One SGD step on theta [n, d], in place; the losses [n] and their gradients with respect to x [n, B, ...]."""
     flat, loss = clients.flat, clients.loss
     leaves = {name: view.data.requires_grad_() for name, view in flat.views(theta).items()}
     x = x.requires_grad_()

@@ -1,11 +1,11 @@
-"""FedTERM: tilted risk over devices, with a server."""
+"""FedTERM: minimise the tilted risk over devices, with a server."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from drdsgd.baselines.server import ServerAlgorithm, Told, of_models
+from drdsgd.baselines.server import Replies, ServerAlgorithm, stateless
 from drdsgd.core.schedules import Schedule
 from drdsgd.errors import positive
 
@@ -15,20 +15,20 @@ __all__ = ["fed_term"]
 def fed_term(
     eta: float | Schedule, t: float = 1.0, local_steps: int = 1, clients: int | None = None
 ) -> ServerAlgorithm:
-    """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 5 of the paper with mu = 1 / t.
+    """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 7 of the paper with mu = 1 / t.
 
-    The problem that DR-DSGD solves without a server; here the weights `p_i exp(t f_i)` are normalised exactly, over
-    the devices that take part. T. Li, A. Beirami, M. Sanjabi and V. Smith, "Tilted Empirical Risk Minimization",
-    ICLR 2021 (group TERM, a device is a group).
+    This is the problem that DR-DSGD solves without a server. Here the weights `p_i exp(t f_i)` are normalised exactly
+    over the devices that take part. T. Li, A. Beirami, M. Sanjabi and V. Smith, "Tilted Empirical Risk Minimization",
+    ICLR 2021 (group TERM; a device is a group).
 
     >>> fed_term(eta=0.1, t=2.0).name
     'FedTERM with t = 2'
     """
-    positive("t", t, "0 is average risk, 1 / t is mu")
+    positive("t", t, "t is 1 / mu; small t is close to the average risk")
 
-    def combine(told: Told) -> tuple[Tensor, Tensor]:
-        models, loss = told.clients.receive(told.models), told.clients.receive(told.loss)
-        weight = torch.softmax(t * loss + told.clients.p(told.devices).log(), dim=0)
+    def combine(replies: Replies) -> tuple[Tensor, Tensor]:
+        models, loss = replies.clients.receive(replies.models), replies.clients.receive(replies.loss)
+        weight = torch.softmax(t * loss + replies.clients.p(replies.devices).log(), dim=0)
         return weight @ models, weight
 
-    return of_models(f"FedTERM with t = {t:g}", eta, local_steps, clients, combine)
+    return stateless(f"FedTERM with t = {t:g}", eta, local_steps, clients, combine)

@@ -1,11 +1,11 @@
-"""q-FedAvg: q-fair risk, with a server."""
+"""q-FedAvg: minimise the q-fair risk, with a server."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from drdsgd.baselines.server import ServerAlgorithm, Told, not_negative, of_models
+from drdsgd.baselines.server import Replies, ServerAlgorithm, not_negative, stateless
 from drdsgd.core.schedules import Schedule
 
 __all__ = ["q_fed_avg"]
@@ -14,11 +14,11 @@ __all__ = ["q_fed_avg"]
 def q_fed_avg(
     eta: float | Schedule, q: float = 1.0, local_steps: int = 1, clients: int | None = None
 ) -> ServerAlgorithm:
-    """q-fair risk, `sum_i p_i f_i^(q+1) / (q+1)`, with a step that an estimate of its Lipschitz constant sets.
+    """q-fair risk, `sum_i p_i f_i^(q+1) / (q+1)`; an estimate of its Lipschitz constant sets the step size.
 
         theta <- theta - sum p_i f_i^q u_i / sum p_i (q f_i^(q-1) |u_i|^2 + f_i^q / eta),  u_i = (theta - theta_i) / eta
 
-    At q = 0 it is FedAvg; the larger q, the shorter its steps. T. Li, M. Sanjabi, A. Beirami and V. Smith, "Fair
+    With q = 0 it is FedAvg. The larger q, the shorter its steps. T. Li, M. Sanjabi, A. Beirami and V. Smith, "Fair
     Resource Allocation in Federated Learning", ICLR 2020 (q-FedAvg, with L = 1 / eta).
 
     >>> q_fed_avg(eta=0.1, q=2.0).name
@@ -26,13 +26,13 @@ def q_fed_avg(
     """
     not_negative("q", q, "0 is average risk, 1 to 5 are usual")
 
-    def combine(told: Told) -> tuple[Tensor, Tensor]:
-        moved = told.clients.receive(told.server - told.models)
-        f = told.clients.receive(told.loss).clamp(min=1e-10)  # f^(q-1) is no number at 0
-        # both sums over the largest f^q, which is beyond the floats sooner than they are
-        a = told.clients.p(told.devices) * (f / f.max()) ** q
-        eta_t = max(told.eta, torch.finfo(f.dtype).tiny)  # where no step was taken, nothing moved
+    def combine(replies: Replies) -> tuple[Tensor, Tensor]:
+        moved = replies.clients.receive(replies.server - replies.models)
+        f = replies.clients.receive(replies.loss).clamp(min=1e-10)  # f^(q-1) is undefined at 0
+        # both sums are divided by the largest f^q, which would overflow
+        a = replies.clients.p(replies.devices) * (f / f.max()) ** q
+        eta_t = max(replies.eta, torch.finfo(f.dtype).tiny)  # with eta = 0 nothing moved
         weight = a / (a * (1 + q * moved.square().sum(dim=1) / (eta_t * f))).sum()
-        return told.server - weight @ moved, weight
+        return replies.server - weight @ moved, weight
 
-    return of_models(f"q-FedAvg with q = {q:g}", eta, local_steps, clients, combine)
+    return stateless(f"q-FedAvg with q = {q:g}", eta, local_steps, clients, combine)

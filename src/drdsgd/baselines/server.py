@@ -1,8 +1,8 @@
 """What methods with a server share: the devices as the server sees them, and a round.
 
-An algorithm is a value, as elsewhere: `init`, `round` and `common`, the model that the server hands out. `Clients` is
-the only thing that crosses between the server and its devices, and counts what does. Which devices take part is, like
-their batches, a function of (seed, device, round).
+An algorithm is a value: `init`, `round` and `common`, the model that the server hands out. All communication between
+the server and its devices goes through `Clients`, which counts the numbers sent. Which devices take part is a function
+of (seed, device, round), like their batches.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from drdsgd.core.flat import Flat, aligned
 from drdsgd.core.gradients import Execution, Forward, Loss
+from drdsgd.core.objectives import project_on_simplex
 from drdsgd.core.parallel import Each
 from drdsgd.core.round import Info, Round, State
 from drdsgd.core.schedules import Schedule, schedule_of
@@ -26,7 +27,7 @@ from drdsgd.errors import Diverged, InputError, whole
 from drdsgd.random import Stream, words
 from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Clients", "ServerAlgorithm", "Told", "make_server_round", "of_models"]
+__all__ = ["Clients", "Replies", "ServerAlgorithm", "make_server_round", "stateless"]
 
 
 def _together(n: int) -> Sequence[slice]:
@@ -37,7 +38,7 @@ def _together(n: int) -> Sequence[slice]:
 class Clients:
     """The devices in round t, as the server sees them: draw some, send them a model, let them train, receive.
 
-    `devices` are always numbers in increasing order, [m], and models [m, d] are their rows.
+    `devices` [m] are always device numbers in increasing order, and models [m, d] are their rows.
     """
 
     share: Tensor
@@ -51,31 +52,31 @@ class Clients:
     each: Each = map
     t: int = 0
     floats_sent: int = 0
-    """Numbers sent so far in this round, down to the devices and up from them."""
+    """Numbers sent so far in this round, down to the devices and up to the server."""
 
     @property
     def K(self) -> int:
         return len(self.share)
 
     def p(self, devices: Tensor) -> Tensor:
-        """Reference weights of some devices, [m], that sum to 1."""
+        """Reference weights of some devices, [m]; they sum to 1."""
         share = self.share[devices]
         return share / share.sum()
 
-    # who takes part
+    # which devices take part
 
     def draw(self, number: int | None, purpose: Stream = Stream.TRAINING_CLIENTS) -> Tensor:
-        """So many devices, every set of them as likely as any other; all of them where number is None."""
+        """A uniformly drawn set of `number` devices; all devices if None."""
         if number is None or number == self.K:
             return self._devices(np.arange(self.K))
         if number > self.K:
-            raise InputError(f"clients is {number}, but there are {self.K} devices: ask for at most so many")
+            raise InputError(f"clients is {number}, but there are only {self.K} devices: lower clients")
         words = self._random(np.arange(self.K), purpose)
         order = np.lexsort((words[:, 1], words[:, 0]))
         return self._devices(np.sort(order[:number]))
 
     def draw_by(self, probability: Tensor, number: int | None) -> tuple[Tensor, Tensor]:
-        """So many devices (K where None), one after another by a probability [K], and how often each came: [m], [m]."""
+        """Draw `number` devices (default K) with replacement by probability [K]: the devices [m] and counts [m]."""
         if not (finite := probability.isfinite()).all():
             device = int((~finite).nonzero()[0])
             raise Diverged(
@@ -98,22 +99,22 @@ class Clients:
     def _devices(self, numbers: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(numbers).to(self.share.device)
 
-    # what crosses
+    # communication
 
     def send(self, x: Tensor, devices: Tensor) -> Tensor:
-        """The same x [d] to some devices: a copy for each, [m, d]."""
+        """Send x [d] to some devices: one copy each, [m, d]."""
         self.floats_sent += len(devices) * x.numel()
         return aligned(x.expand(len(devices), -1))
 
     def receive(self, x: Tensor) -> Tensor:
-        """What devices have, [m, ...], at the server."""
+        """Send x [m, ...] from the devices to the server."""
         self.floats_sent += x.numel()
         return x
 
-    # what devices do alone
+    # local work on the devices
 
     def steps(self, number: int) -> range:
-        """The numbers of a round's batches, where every round has so many."""
+        """The batch numbers of this round, if every round has `number` batches."""
         return range(self.t * number, (self.t + 1) * number)
 
     def batch(self, step: int, devices: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +132,7 @@ class Clients:
         centre: Tensor | None = None,
         pull: float = 0.0,
     ) -> Tensor:
-        """SGD in place, `theta_i <- theta_i - eta (g_i + pull (theta_i - centre))`; the first step's losses [m]."""
+        """SGD in place, `theta_i <- theta_i - eta (g_i + pull (theta_i - centre))`; returns the first losses [m]."""
 
         def on_block(some: slice) -> Tensor:
             theta, losses = models[some], []
@@ -154,9 +155,9 @@ class Clients:
         )
 
     def info(self, devices: Tensor, loss: Tensor, weight: Tensor) -> Info:
-        """What a person wants to see: losses [m], and how much each device's steps counted [m], 1 on average over all.
+        """The round's `Info` from losses [m] and weights [m]; weights are scaled to 1 on average over all devices.
 
-        A device that did not take part has weight 0, and as its loss the mean of those that are known.
+        A device that did not take part has weight 0 and the mean of the known losses.
         """
         losses = torch.full_like(self.share, float(loss[loss.isfinite()].mean()))
         losses[devices] = loss.to(losses)
@@ -169,8 +170,8 @@ class Clients:
 class ServerAlgorithm:
     """`init(theta [K, d], clients) -> state`, `round(state, clients) -> state, info`, `common(state) -> model [d]`.
 
-    The rows of a state's theta are the devices' models: the server's, unless devices keep models of their own. `round`
-    takes the given state over and works in its tensors, of which each has a row per device, or one row.
+    The rows of a state's theta are the devices' models: copies of the server's, unless devices keep their own. `round`
+    takes over the given state and works in its tensors. Each tensor has one row per device, or one row.
     """
 
     init: Callable[[Tensor, Clients], State]
@@ -179,17 +180,17 @@ class ServerAlgorithm:
     name: str = "your server"
 
     def check(self, mixing: Mixing) -> None:
-        """Every mixing will do: the graph is not used."""
+        """Accept every mixing: the graph is not used."""
 
 
 def make_server_round(algorithm: ServerAlgorithm, clients: Clients) -> Round:
-    """The function `state -> (state, info)` that takes the server and its devices through one round."""
+    """The function `state -> (state, info)` for one round of the server and its devices."""
     return lambda state: algorithm.round(state, replace(clients, t=state.t))
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the devices [m] of a round have for the server: models [m, d] after their steps from its own [d], losses."""
+class Replies:
+    """What the devices [m] of a round offer the server: models [m, d] after their steps from `server` [d], losses."""
 
     clients: Clients
     devices: Tensor
@@ -199,50 +200,49 @@ class Told:
     eta: float
 
 
-def of_models(
+def stateless(
     name: str,
     eta: float | Schedule,
     local_steps: int,
     clients: int | None,
-    combine: Callable[[Told], tuple[Tensor, Tensor]],
+    combine: Callable[[Replies], tuple[Tensor, Tensor]],
 ) -> ServerAlgorithm:
-    """A server that keeps nothing but its model: `combine` gives the next one, and how much each device counted."""
-    schedule, tau, number = steps_of(eta), whole("local_steps", local_steps), number_of(clients)
+    """A server whose only state is its model: `combine` gives the next model and each device's weight."""
+    schedule, tau, number = settings(eta, local_steps, clients)
 
     def round(state: State, clients: Clients) -> tuple[State, Info]:
         devices, server, eta_t = clients.draw(number), state.theta[0], schedule(state.t)
         models = clients.send(server, devices)
         loss = clients.train(models, devices, clients.steps(tau), eta_t)
-        theta, weight = combine(Told(clients, devices, server, models, loss, eta_t))
+        theta, weight = combine(Replies(clients, devices, server, models, loss, eta_t))
         return after(state, theta, {}, {}), clients.info(devices, loss, weight)
 
     return ServerAlgorithm(lambda theta, clients: State(0, theta, {}, {}), round, lambda state: state.theta[0], name)
 
 
 def after(state: State, theta: Tensor, objective: dict[str, Tensor], optimizer: dict[str, Tensor]) -> State:
-    """The state after a round that left the server with theta [d]."""
+    """The state after a round in which the server computed theta [d]."""
     return State(state.t + 1, state.theta.copy_(theta), objective, optimizer)
 
 
 def with_dual(theta: Tensor, clients: Clients) -> State:
+    """The first state of a server with a mixture `dual` [K] of devices, from p, and an `average` model [1, d]."""
     return State(0, theta, {"dual": clients.share / clients.K}, {"average": theta[:1].clone()})
 
 
-def averaged(state: State, theta: Tensor) -> Tensor:
-    """The mean of one more, [1, d]; what it is before the first round does not count."""
-    return state.optimizer["average"].lerp_(theta[None], 1 / (state.t + 1))
+def after_dual_step(state: State, theta: Tensor, iterate: Tensor, rise: Tensor) -> State:
+    """`after` for `with_dual`: dual <- P(dual + rise), and `average` is the mean of the iterates [d] of all rounds."""
+    dual = project_on_simplex((state.objective["dual"] + rise)[None])[0]
+    average = state.optimizer["average"].lerp_(iterate[None], 1 / (state.t + 1))
+    return after(state, theta, {"dual": dual}, {"average": average})
 
 
-def steps_of(eta: float | Schedule) -> Schedule:
-    return schedule_of("eta", eta, "0.01 to 0.5 are usual")
-
-
-def dual_steps_of(dual_eta: float | Schedule) -> Schedule:
-    return schedule_of("dual_eta", dual_eta, "0.01 is usual")
-
-
-def number_of(clients: int | None) -> int | None:
-    return None if clients is None else whole("clients", clients)
+def settings(
+    eta: float | Schedule, local_steps: int = 1, clients: int | None = None
+) -> tuple[Schedule, int, int | None]:
+    """The checked step sizes, local steps and number of devices that take part."""
+    schedule, tau = schedule_of("eta", eta, "0.01 to 0.5 are usual"), whole("local_steps", local_steps)
+    return schedule, tau, None if clients is None else whole("clients", clients)
 
 
 def not_negative(argument: str, value: float, hint: str) -> None:

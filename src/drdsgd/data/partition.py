@@ -1,12 +1,12 @@
 """Which rows of a data set each device holds: labels -> K sorted, disjoint arrays of indices that cover all.
 
-`shards` is the pathological non-IID split of the paper (and of McMahan et al., "Communication-efficient
-learning of deep networks from decentralized data", 2017); `dirichlet` that of Hsu, Qi and Brown, "Measuring
-the effects of non-identical data distribution", 2019; `iid` has no difference between devices. `match` cuts
-the test set with the same label-to-device map, so that a device is tested on what it has; `hold_out` keeps a part of
-what each device has for validation, so that choices need no look at the test set.
+`shards` is the pathological non-IID split of the paper (and of McMahan et al., "Communication-efficient learning of
+deep networks from decentralized data", 2017). `dirichlet` is that of Hsu, Qi and Brown, "Measuring the effects of
+non-identical data distribution", 2019. `iid` gives all devices the same distribution. `match` splits the test set by
+the same label proportions, so that a device is tested on labels it holds. `hold_out` sets a part of each device's rows
+aside for validation, so that settings can be chosen without the test set.
 
-All are pure functions of their arguments and the seed.
+All are pure functions of their arguments, including the seed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TRIES = 1000
 
 
 def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[Indices]:
-    """The paper's split: sort by label, cut into K * shards equal pieces (to one sample), deal them out.
+    """The paper's split: sort by label, cut into K * shards pieces (sizes differ by at most one), deal them out.
 
     >>> parts = shards([0, 1, 2, 3] * 3, K=2, shards=2, seed=0)
     >>> [part.tolist() for part in parts]
@@ -46,9 +46,9 @@ def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[In
 
 
 def dirichlet(labels: npt.ArrayLike, K: int, alpha: float, seed: int = 0, min_samples: int = 1) -> list[Indices]:
-    """For every class, shares of the devices ~ Dir(alpha); drawn again until all have `min_samples`.
+    """For every class, the devices' shares are ~ Dir(alpha); redrawn until every device has `min_samples`.
 
-    Small alpha: each class sits on few devices. Large alpha: as `iid`.
+    With a small alpha each class is on few devices; with a large alpha the split is like `iid`.
 
     >>> parts = dirichlet([0, 1] * 50, K=4, alpha=0.5, seed=0)
     >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 1
@@ -56,7 +56,7 @@ def dirichlet(labels: npt.ArrayLike, K: int, alpha: float, seed: int = 0, min_sa
     """
     y = _checked("labels", labels)
     K, min_samples = whole("K", K), whole("min_samples", min_samples)
-    # far above, the draws overflow; far before that they are equal shares
+    # far above 1e9 the draws overflow; the shares are equal long before that
     if not 0 < alpha <= 1e9:
         raise InputError(f"alpha must lie in (0, 1e9], got {alpha!r}: 0.1 is very uneven, 100 nearly even")
     if K * min_samples > len(y):
@@ -77,7 +77,7 @@ def dirichlet(labels: npt.ArrayLike, K: int, alpha: float, seed: int = 0, min_sa
 
 
 def iid(labels: npt.ArrayLike, K: int, seed: int = 0) -> list[Indices]:
-    """A random permutation in K equal parts (sizes differ by one at most).
+    """A random permutation in K equal parts (sizes differ by at most one).
 
     >>> [part.tolist() for part in iid([0, 0, 1, 1, 2], K=2, seed=0)]
     [[2, 3, 4], [0, 1]]
@@ -85,18 +85,18 @@ def iid(labels: npt.ArrayLike, K: int, seed: int = 0) -> list[Indices]:
     y = _checked("labels", labels)
     K = whole("K", K)
     if len(y) < K:
-        raise InputError(f"K={K} devices are more than the {len(y)} samples: lower K")
+        raise InputError(f"K = {K} is more than the {len(y)} samples: lower K")
     return [np.sort(part) for part in np.array_split(_generator(seed).permutation(len(y)), K)]
 
 
 def match(parts: Sequence[npt.ArrayLike], labels: npt.ArrayLike, test_labels: npt.ArrayLike) -> list[Indices]:
-    """Cut the test set as the training set was cut: of class c, device i gets the share n_ic / n_c.
+    """Split the test set like the training set: device i gets the share n_ic / n_c of class c.
 
-    n_ic of the n_c training samples of class c are on device i. Shares are rounded by largest remainder (ties
-    to the lower device), so each is within one sample of exact, and a device is tested on no label that it
-    does not hold. A device left without any test sample then gets one of a class it holds, from the device
-    that has most of it; where nobody can spare one, through a shortest chain of such gifts. Within a class
-    the test samples go out in order of their index: the first to device 0, the next to device 1, and so on.
+    Here n_ic of the n_c training samples of class c are on device i. Shares are rounded by largest remainder (ties go
+    to the lower device), so each is within one sample of exact, and a device is tested only on labels it holds. A
+    device left without test samples gets one of a class it holds, from the device that has most of it. If no device
+    can spare one, it comes through a shortest chain of such transfers. Within a class the test samples are handed out
+    in order of their index: the first to device 0, the next to device 1, and so on.
 
     >>> train, test = [0, 0, 0, 1, 1, 1], [1, 0, 1, 0, 1, 0]
     >>> [part.tolist() for part in match([[0, 1, 2, 3], [4, 5]], train, test)]
@@ -127,10 +127,10 @@ def match(parts: Sequence[npt.ArrayLike], labels: npt.ArrayLike, test_labels: np
 def hold_out(
     parts: Sequence[npt.ArrayLike], labels: npt.ArrayLike, part: float, seed: int = 0
 ) -> tuple[list[Indices], list[Indices]]:
-    """(train, validation): of every device's n rows, m = `part` * n are kept apart, at least one and not all.
+    """(train, validation): of every device's n rows, m = `part` * n are set aside, at least one and not all.
 
-    A systematic draw: the rows, shuffled and then sorted by label, stand in a line, and every (n/m)th is taken from a
-    random start. So each row is as likely as any other, and of each label the device keeps its share, to one sample.
+    Systematic sampling: the rows are shuffled, then sorted by label, and every (n/m)th is taken from a random start.
+    So every row is equally likely, and each label keeps its share on the device up to one sample.
 
     >>> train, validation = hold_out([[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]], [0, 0, 0, 0, 1, 1, 1, 1, 2, 2], part=0.25)
     >>> [rows.tolist() for rows in train], [rows.tolist() for rows in validation]
@@ -138,8 +138,8 @@ def hold_out(
     """
     y = _checked("labels", labels)
     if not 0 < part < 1:
-        raise InputError(f"part must lie in (0, 1), got {part!r}: 0.2 keeps a fifth of each device's samples apart")
-    # a stream of its own: the partition draws from the seed itself
+        raise InputError(f"part must lie in (0, 1), got {part!r}: 0.2 sets a fifth of each device's samples aside")
+    # a separate stream: the partition draws from the seed itself
     rng = np.random.default_rng([whole("seed", seed, 0), 1])
     train, validation = [], []
     for i, rows in enumerate(_rows(parts, y)):
@@ -152,7 +152,7 @@ def hold_out(
         line = rng.permutation(rows)
         line = line[np.argsort(y[line], kind="stable")]
         m = min(max(round(part * n), 1), n - 1)
-        # in integers: k n + start takes every value below m n equally often, and so does each place in the line
+        # in integers: every k n + start below m n is equally likely, and so is every place in the line
         kept = (np.arange(m) * n + rng.integers(n)) // m
         validation.append(np.sort(line[kept]))
         train.append(np.sort(np.delete(line, kept)))
@@ -163,14 +163,14 @@ def hold_out(
 
 
 def _rounded(shares: npt.NDArray[np.float64], sizes: Indices) -> Indices:
-    """shares [C, K], rows summing to 1 -> whole counts [K, C] with column sums `sizes`."""
+    """shares [C, K], whose rows sum to 1 -> integer counts [K, C] with column sums `sizes`."""
     ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
-    ends[:, -1] = sizes  # a sum of floats is 1 only nearly
+    ends[:, -1] = sizes  # a sum of floats is only nearly 1
     return np.diff(np.minimum(ends, sizes[:, None]), axis=1, prepend=0).T
 
 
 def _largest_remainder(held: Indices, size: int) -> Indices:
-    """`size` in proportion to held [K]; in integers, so that a device with none gets exactly none."""
+    """Divide `size` in proportion to held [K]; in integers, so that a device with none gets exactly none."""
     counts, remainders = np.divmod(size * held, held.sum())
     lucky = np.argsort(-remainders, kind="stable")[: size - counts.sum()]
     counts[lucky] += 1
@@ -183,16 +183,16 @@ def _held(parts: Sequence[npt.ArrayLike], y: Indices, classes: Indices) -> Indic
     for i, rows in enumerate(_rows(parts, y)):
         mine, numbers = np.unique(y[rows], return_counts=True)
         _, at, of = np.intersect1d(classes, mine, assume_unique=True, return_indices=True)
-        held[i, at] = numbers[of]  # a class that is not in the test set has no column
+        held[i, at] = numbers[of]  # classes outside the test set have no column
     return held
 
 
 def _feed(hungry: int, counts: Indices, held: Indices) -> bool:
-    """Bring device `hungry` one test sample along a shortest chain of gifts; False if there is no chain.
+    """Bring device `hungry` one test sample along a shortest chain of transfers; False if there is no chain.
 
-    A giver that has one sample only must be fed in turn, so the chain ends at one with two or more. If the
-    search finds none, the devices it reached own all samples of their labels, and are more than the samples:
-    then no cut at all serves everybody (Hall's theorem).
+    A giver with only one sample needs one in turn, so the chain ends at a device with two or more. If the search finds
+    none, the devices it reached hold all samples of their labels and outnumber these samples. Then no split gives
+    every device a sample (Hall's theorem).
     """
     totals = counts.sum(axis=1)
     gift: dict[int, tuple[int, int]] = {}  # giver -> (taker, class)
@@ -221,14 +221,14 @@ def _hand_on(giver: int, gift: dict[int, tuple[int, int]], hungry: int, counts: 
 
 
 def _cut(by_class: Indices, counts: Indices) -> list[Indices]:
-    """Indices in order of class, and how many of each class go to each device [K, C] -> rows per device."""
+    """Indices sorted by class, and how many of each class every device gets [K, C] -> rows per device."""
     K, C = counts.shape
     owner = np.repeat(np.tile(np.arange(K), C), counts.T.ravel())
     by_device = by_class[np.argsort(owner, kind="stable")]
     return [np.sort(part) for part in np.split(by_device, np.cumsum(counts.sum(axis=1))[:-1])]
 
 
-# ----------------------------------------------------------------- small parts
+# --------------------------------------------------------------------- checks
 
 
 def _checked(argument: str, labels: npt.ArrayLike) -> Indices:
@@ -241,7 +241,7 @@ def _checked(argument: str, labels: npt.ArrayLike) -> Indices:
         raise InputError(f"{argument} must be integers, got {y.dtype}: number the classes 0, 1, 2, ...")
     bad = np.flatnonzero(y < 0)
     if len(bad):
-        raise InputError(f"{argument}[{bad[0]}] is {y[bad[0]]}, but labels must not be negative: number from 0")
+        raise InputError(f"{argument}[{bad[0]}] is {y[bad[0]]}, but labels must not be negative: number classes from 0")
     return y.astype(np.int64)
 
 
@@ -255,7 +255,7 @@ def _rows(parts: Sequence[npt.ArrayLike], y: Indices) -> list[Indices]:
         if rows.size == 0:
             raise InputError(f"device {i} has no training samples: give it some, or use fewer devices")
         if rows.ndim != 1 or rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(y):
-            raise InputError(f"parts[{i}] must be indices from 0 to {len(y) - 1}: cut the parts from these labels")
+            raise InputError(f"parts[{i}] must be indices from 0 to {len(y) - 1}: split these labels")
         checked.append(rows.astype(np.int64))
     return checked
 

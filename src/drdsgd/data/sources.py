@@ -1,9 +1,9 @@
-"""Data sets before they are dealt to devices: where their files are, whether they are genuine, and what they say.
+"""Data sets before they are dealt to devices: find their files, verify them and read them.
 
-`digits` is embedded in scikit-learn and needs no file; `fashion_mnist` and `cifar10` live in files that
-`drdsgd.data.download` gets. This module never touches the network. Images are kept as bytes.
+`digits` is embedded in scikit-learn and needs no file. `fashion_mnist` and `cifar10` are read from files, which
+`drdsgd.data.download` fetches. This module never uses the network. Images are kept as bytes.
 
-Sources: Fashion-MNIST, Xiao et al. 2017; CIFAR-10, Krizhevsky 2009.
+References: Fashion-MNIST, Xiao et al. 2017; CIFAR-10, Krizhevsky 2009.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from drdsgd.errors import InputError, one_line
 __all__ = [
     "KNOWN", "Available", "Dataset", "Known",
     "available", "cache_folder", "cifar10", "digits", "fashion_mnist", "find", "find_file", "genuine",
-    "parse_cifar", "parse_idx", "state_of",
+    "parse_cifar", "parse_idx", "state_of", "train_size",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -53,12 +53,12 @@ class Dataset:
     unit: float = 1.0  # the raw value that becomes 1.0: 255 for bytes, 16 for digits
 
 
-# ------------------------------------------------------------------------ known data sets, where they are
+# ---------------------------------------------------------------------- known data sets and their folders
 
 
 @dataclass(frozen=True)
 class Known:
-    """A data set that lives in files: their unpacked names, lengths in bytes and checksums.
+    """A data set in files: their unpacked names, lengths in bytes and checksums.
 
     >>> KNOWN["cifar10"].files["test_batch.bin"]
     (30730000, '803d5f7f4d78ea53de84dbe85f74fb6d')
@@ -66,15 +66,15 @@ class Known:
 
     name: str
     title: str
-    algorithm: str  # of the checksums, which are over the unpacked bytes: distributors re-pack the gzips
+    algorithm: str  # of the checksums; these cover the unpacked bytes because distributors re-pack the gzips
     files: Mapping[str, tuple[int, str]]  # unpacked name -> (length, checksum)
-    train: int  # samples of the genuine set
+    train: int  # number of samples in the published set
     test: int
-    folder: str = ""  # a sub-folder the files may be in
+    folder: str = ""  # a sub-folder that may hold the files
     packed: bool = False  # files are usually .gz
 
     def shown(self) -> str:
-        """The files' names as a user should see them, in one line."""
+        """The file names for error messages, in one line."""
         return ", ".join(f"{name}.gz" if self.packed else name for name in self.files)
 
 
@@ -84,22 +84,10 @@ KNOWN: dict[str, Known] = {
         title="Fashion-MNIST",
         algorithm="sha256",
         files={
-            "train-images-idx3-ubyte": (
-                47_040_016,
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            ),
-            "train-labels-idx1-ubyte": (
-                60_008,
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            ),
-            "t10k-images-idx3-ubyte": (
-                7_840_016,
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            ),
-            "t10k-labels-idx1-ubyte": (
-                10_008,
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
+            "train-images-idx3-ubyte": (47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+            "train-labels-idx1-ubyte": (60_008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+            "t10k-images-idx3-ubyte": (7_840_016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+            "t10k-labels-idx1-ubyte": (10_008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
         },
         train=60_000,
         test=10_000,
@@ -123,11 +111,23 @@ KNOWN: dict[str, Known] = {
     ),
 }
 
-_DEBIAN = Path("/usr/share/datasets")  # where Debian's dataset-* packages put their files
+_DEBIAN = Path("/usr/share/datasets")  # the folder of Debian's dataset-* packages
+_DIGITS = 1352  # training samples
+
+
+def train_size(name: str) -> int | None:
+    """The number of training samples in a known data set, without loading it; None for other names.
+
+    >>> train_size("digits"), train_size("cifar10"), train_size("synthetic")
+    (1352, 50000, None)
+    """
+    if name == "digits":
+        return _DIGITS
+    return KNOWN[name].train if name in KNOWN else None
 
 
 def cache_folder(name: str) -> Path:
-    """The folder of a data set in the user's cache: where `drdsgd data get` puts it.
+    """A data set's folder in the user's cache, where `drdsgd data get` puts it.
 
     >>> cache_folder("cifar10").parts[-2:]
     ('drdsgd', 'cifar10')
@@ -137,7 +137,7 @@ def cache_folder(name: str) -> Path:
 
 
 def _places(known: Known, data_dir: Path | None) -> list[Path]:
-    """Folders to look in, in order; a folder the user named is the only one."""
+    """Folders to search, in order; if the user gives `data_dir`, no other."""
     if data_dir is not None:
         return [Path(data_dir), Path(data_dir) / known.name]
     root = os.environ.get("DRDSGD_DATA")
@@ -148,12 +148,12 @@ def _places(known: Known, data_dir: Path | None) -> list[Path]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a folder we may not enter holds nothing for us
+    except OSError:  # no permission to enter the folder
         return False
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """The file of this unpacked name in a folder, packed as .gz or not; None if there is neither.
+    """The file with this unpacked name in a folder, packed as .gz or not; None if there is neither.
 
     >>> find_file(Path("nowhere"), "test_batch.bin") is None
     True
@@ -162,13 +162,13 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def _files_in(known: Known, folder: Path) -> dict[str, Path]:
-    """The files of a data set that are in a folder: unpacked name -> path."""
+    """Those files of a data set that a folder holds: unpacked name -> path."""
     paths = {name: find_file(folder, name) for name in known.files}
     return {name: path for name, path in paths.items() if path is not None}
 
 
 def _look(known: Known, data_dir: Path | None) -> tuple[Path | None, dict[str, Path]]:
-    """The first folder that has all files; else the first that has some; else None."""
+    """The first folder with all files, else the first with some, else None; and the files in it."""
     best: tuple[Path | None, dict[str, Path]] = (None, {})
     for place in _places(known, data_dir):
         for folder in [place, place / known.folder] if known.folder else [place]:
@@ -181,10 +181,10 @@ def _look(known: Known, data_dir: Path | None) -> tuple[Path | None, dict[str, P
 
 
 def find(name: str, data_dir: Path | None = None) -> dict[str, Path]:
-    """The files of a known data set: unpacked name -> path (of the file, or of the file packed as .gz).
+    """The files of a known data set: unpacked name -> path of the file, packed as .gz or not.
 
-    Looked for in `data_dir` (itself, or its sub-folder `name`), and only there if it is given; else in
-    `$DRDSGD_DATA/name`, the user's cache, and where Debian's package puts them.
+    If `data_dir` is given, only it and its sub-folder `name` are searched. Otherwise the search covers
+    `$DRDSGD_DATA/name`, the user's cache, and the folder of Debian's package.
 
     >>> find("cifar10", Path("nowhere"))
     Traceback (most recent call last):
@@ -197,17 +197,17 @@ def find(name: str, data_dir: Path | None = None) -> dict[str, Path]:
     get = f"run `drdsgd data get {name}`"
     if folder is not None:
         missing = next(file for file in known.files if file not in files)
-        raise InputError(f"{known.title} in {folder} is not complete, {missing} is missing: add it, or {get}")
+        raise InputError(f"{known.title} in {folder} is incomplete, {missing} is missing: add it, or {get}")
     if data_dir is not None:
         raise InputError(
             f"no {known.title} in {data_dir}: put {known.shown()} there, or leave the folder out and {get}"
         )
     places = ", ".join(str(place) for place in _places(known, None))
-    raise InputError(f"{known.title} is not here (looked in {places}): {get}, or name its folder")
+    raise InputError(f"{known.title} was not found (searched {places}): {get}, or name its folder")
 
 
 def _read(path: Path, most: int = -1) -> bytes:
-    """The unpacked bytes of a file, at most `most`; InputError if it can't be read or unpacked."""
+    """The unpacked bytes of a file, at most `most`; `InputError` if it can't be read or unpacked."""
     try:
         if path.suffix != ".gz":
             with path.open("rb") as plain:
@@ -228,14 +228,14 @@ def genuine(known: Known, name: str, path: Path) -> bool:
     """
     length, checksum = known.files[name]
     try:
-        raw = _read(path, length + 1)  # bounded: a packed file may unpack to anything
+        raw = _read(path, length + 1)  # bounded: a small packed file may unpack to a huge one
     except InputError:
         return False
     return len(raw) == length and hashlib.new(known.algorithm, raw, usedforsecurity=False).hexdigest() == checksum
 
 
 def state_of(name: str, data_dir: Path | None = None) -> tuple[State, Path | None]:
-    """Whether a known data set is here with the right checksums ('ok', 'differs', 'not here'), and where.
+    """Whether a known data set is present with the right checksums ('ok', 'differs', 'not here'), and its folder.
 
     >>> state_of("cifar10", Path("nowhere"))
     ('not here', None)
@@ -249,7 +249,7 @@ def state_of(name: str, data_dir: Path | None = None) -> tuple[State, Path | Non
 
 @dataclass(frozen=True)
 class Available:
-    """One line of `drdsgd data`: a data set, where it is, its size on disk, its checksums' state.
+    """One line of `drdsgd data`: a data set, its folder, its size on disk, and whether its checksums are right.
 
     >>> available(Path("nowhere"))[1]
     Available(name='fashion-mnist', where=None, bytes=0, train=60000, test=10000, state='not here')
@@ -258,13 +258,13 @@ class Available:
     name: str
     where: Path | None
     bytes: int  # on disk
-    train: int  # samples of the genuine set
+    train: int  # number of samples in the published set
     test: int
     state: State
 
 
 def available(data_dir: Path | None = None) -> list[Available]:
-    """Every known data set: is it here, how big is it, are its checksums right (reads all its files).
+    """The state of every known data set; reads all its files.
 
     >>> [(a.name, a.state) for a in available(Path("nowhere"))]
     [('digits', 'embedded'), ('fashion-mnist', 'not here'), ('cifar10', 'not here')]
@@ -284,77 +284,79 @@ def available(data_dir: Path | None = None) -> list[Available]:
 
 
 def parse_idx(raw: bytes) -> NDArray[np.uint8]:
-    """The array in an idx file of bytes: 0, 0, 8, ndim, the dims as big-endian int32, then the values.
+    """The array in an idx file with unsigned bytes: 0, 0, 8, ndim, the dims as big-endian int32, then the values.
 
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
     array([7, 8, 9], dtype=uint8)
     """
     if len(raw) < 4 or raw[:3] != b"\0\0\x08" or raw[3] == 0:
-        raise InputError(f"it begins with {raw[:4].hex() or 'nothing'}, not with the magic 000008nn of an idx file")
+        raise InputError(
+            f"it begins with {raw[:4].hex() or 'nothing'}, not with the magic number 000008nn of an idx file"
+        )
     start = 4 + 4 * raw[3]
     if len(raw) < start:
-        raise InputError(f"it ends after {len(raw)} bytes, within its header of {start}")
+        raise InputError(f"it ends after {len(raw)} bytes, within its header of {start} bytes")
     dims = [int(n) for n in np.frombuffer(raw, ">u4", count=raw[3], offset=4)]
     expected = start + math.prod(dims)
     if len(raw) != expected:
-        raise InputError(f"it has {len(raw)} bytes but its header tells of {expected}")
+        raise InputError(f"it has {len(raw)} bytes but its header announces {expected}")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(dims)
 
 
-_CIFAR_RECORD = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
+CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: a label, then the red, green and blue planes
 
 
 def parse_cifar(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images [N, 3, 32, 32] and labels [N] in a file of CIFAR-10's binary version, any N.
+    """Images [N, 3, 32, 32] and labels [N] from a file of CIFAR-10's binary version, any N.
 
     >>> x, y = parse_cifar(bytes([6]) + bytes(3072))
     >>> x.shape, y.tolist()
     ((1, 3, 32, 32), [6])
     """
-    if len(raw) == 0 or len(raw) % _CIFAR_RECORD:
-        raise InputError(f"it has {len(raw)} bytes, which is no multiple of {_CIFAR_RECORD} (label + 3 x 32 x 32)")
-    rows = np.frombuffer(raw, np.uint8).reshape(-1, _CIFAR_RECORD)
+    if len(raw) == 0 or len(raw) % CIFAR_RECORD:
+        raise InputError(f"it has {len(raw)} bytes, not a multiple of {CIFAR_RECORD} (label + 3 x 32 x 32)")
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, CIFAR_RECORD)
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
-def _spoilt(path: Path, why: object, name: str) -> InputError:
-    # 'delete it' first: a spoilt file in a place that comes earlier would hide the one that is fetched
+def _corrupt(path: Path, why: object, name: str) -> InputError:
+    # 'delete it' first: a corrupt file in a folder that is searched earlier would hide the fetched one
     return InputError(f"{path}: {why}; delete it and run `drdsgd data get {name}`")
 
 
 def _parsed(path: Path, parse: Callable[[bytes], T], name: str) -> T:
-    """A file, read and parsed; what goes wrong is told with the file's name and the fix."""
+    """Read and parse a file; errors name the file and the fix."""
     try:
         return parse(_read(path))
     except InputError as error:
-        raise _spoilt(path, error, name) from error
+        raise _corrupt(path, error, name) from error
 
 
 def _labels(path: Path, y: NDArray[np.uint8], name: str) -> Tensor:
-    """Labels of a known data set, all of which have ten classes."""
+    """Labels as a tensor; every known data set has ten classes."""
     if len(y) and y.max() > 9:
         i = int(np.argmax(y > 9))
-        raise _spoilt(path, f"label {i} is {y[i]}, not in 0..9", name)
+        raise _corrupt(path, f"label {i} is {y[i]}, not in 0..9", name)
     return torch.from_numpy(y.astype(np.int64))
 
 
 def _idx_pair(images: Path, labels: Path, name: str) -> tuple[Tensor, Tensor]:
-    """x uint8 [N, 1, 28, 28] and y [N] of two idx files."""
+    """x uint8 [N, 1, 28, 28] and y [N] from two idx files."""
     x, y = _parsed(images, parse_idx, name), _parsed(labels, parse_idx, name)
     if x.ndim != 3 or x.shape[1:] != (28, 28) or len(x) == 0:
-        raise _spoilt(images, f"its array has shape {list(x.shape)}, not [N, 28, 28]", name)
+        raise _corrupt(images, f"its array has shape {list(x.shape)}, not [N, 28, 28]", name)
     if y.ndim != 1:
-        raise _spoilt(labels, f"its array has shape {list(y.shape)}, not [N]", name)
+        raise _corrupt(labels, f"its array has shape {list(y.shape)}, not [N]", name)
     if len(x) != len(y):
-        raise _spoilt(labels, f"it has {len(y)} labels for {len(x)} images", name)
-    # a copy, because torch wants memory that it may write to
+        raise _corrupt(labels, f"it has {len(y)} labels for {len(x)} images", name)
+    # a copy, because torch needs writable memory
     return torch.from_numpy(x[:, None].copy()), _labels(labels, y, name)
 
 
 def fashion_mnist(data_dir: Path | None = None) -> Dataset:
     """Fashion-MNIST from its four idx files (.gz or unpacked): x uint8 [N, 1, 28, 28], unit 255.
 
-    Looked for as `find` says; `drdsgd data get fashion-mnist` fetches it.
+    `find` searches for the files; `drdsgd data get fashion-mnist` fetches them.
 
     >>> fashion_mnist(Path("nowhere"))
     Traceback (most recent call last):
@@ -368,7 +370,7 @@ def fashion_mnist(data_dir: Path | None = None) -> Dataset:
 
 
 def _cifar_parts(paths: Sequence[Path], name: str) -> tuple[Tensor, Tensor]:
-    """x uint8 [N, 3, 32, 32] and y [N] of some CIFAR files, one after the other."""
+    """x uint8 [N, 3, 32, 32] and y [N] from CIFAR files, one after another."""
     parts = [_parsed(path, parse_cifar, name) for path in paths]
     x = torch.from_numpy(np.concatenate([x for x, _ in parts]))
     return x, torch.cat([_labels(path, y, name) for path, (_, y) in zip(paths, parts, strict=True)])
@@ -377,8 +379,7 @@ def _cifar_parts(paths: Sequence[Path], name: str) -> tuple[Tensor, Tensor]:
 def cifar10(data_dir: Path | None = None) -> Dataset:
     """CIFAR-10 from the six files of its binary version: x uint8 [N, 3, 32, 32], unit 255.
 
-    Looked for as `find` says, in the folder or in its `cifar-10-batches-bin`; `drdsgd data get cifar10`
-    fetches it.
+    `find` searches for the files, in a folder or in its `cifar-10-batches-bin`; `drdsgd data get cifar10` fetches them.
 
     >>> cifar10(Path("nowhere"))
     Traceback (most recent call last):
@@ -394,7 +395,7 @@ def cifar10(data_dir: Path | None = None) -> Dataset:
 
 
 def digits() -> Dataset:
-    """scikit-learn's embedded digits: x uint8 [N, 1, 8, 8], unit 16; of each class every fourth is test.
+    """scikit-learn's embedded digits: x uint8 [N, 1, 8, 8], unit 16; every fourth of each class is a test sample.
 
     >>> d = digits()
     >>> len(d.y_train), len(d.y_test), int(d.x_train.max())
@@ -405,7 +406,7 @@ def digits() -> Dataset:
     bunch = load_digits()
     x = torch.from_numpy(bunch.images.astype(np.uint8)[:, None])
     y = torch.from_numpy(bunch.target.astype(np.int64))
-    # rank[n]: how many samples of n's class stand before n; so the split is stratified and has no seed
+    # rank[n]: how many samples of n's class come before n; so the split is stratified and needs no seed
     rank = torch.nn.functional.one_hot(y).cumsum(0).gather(1, y[:, None])[:, 0] - 1
     test = rank % 4 == 3
     return Dataset("digits", x[~test], y[~test], x[test], y[test], classes=10, unit=16.0)

@@ -1,11 +1,11 @@
-"""Devices on several processes (ranks), which send each other what their devices need: `torch.distributed`.
+"""Devices spread over several processes (ranks), which exchange rows of x by `torch.distributed`.
 
-A process hosts some devices, rows of theta. For its rows of W_t x it needs the rows of x of its devices' neighbours;
-those that live elsewhere come from there, each once, however many devices here want it. Every process works out W_t,
-and so who needs what, by itself. A round has messages between processes that share links, and nothing in which all
-take part; that there is only for evaluations and checkpoints (`gather`, `total`, `texts`).
+A process hosts some devices, which are rows of theta. For its rows of W_t x it needs the rows of x of its devices'
+neighbours. A row that lives in another process is received once, however many devices here need it. Every process
+computes W_t by itself, and so knows who needs what. In a round only processes that share links exchange messages.
+Collective operations (`gather`, `total`, `texts`) are used only for evaluations and checkpoints.
 
-`World` is the connection to the other processes, before it is known who hosts which device.
+`World` is the connection to the other processes before devices are placed; `Members` adds the placement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,27 +32,25 @@ from drdsgd.core.compression import Compressor, Parts
 from drdsgd.core.parallel import Each
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.engines.post import Post, answering
-from drdsgd.engines.products import Product, column_blocks, log_mean, product
-from drdsgd.errors import Diverged, InputError, one_line
+from drdsgd.engines.products import Prepared, column_blocks, prepare
+from drdsgd.errors import Diverged, InputError, one_line, unknown
 from drdsgd.topology.mixing import Mixing
 
 __all__ = ["DistributedEngine", "DistributedMix", "Members", "World", "join"]
 
-BACKENDS = ("gloo", "nccl", "mpi")
-
 
 class World:
-    """The connection to the other processes: what all can say and hear."""
+    """The connection to the other processes, and collective operations."""
 
     def __init__(self, store: Store, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
         self._store = store
 
     def speaks(self) -> bool:
-        """Whether this process is the first with something to say that ends them all; the others keep silent."""
+        """Whether this process is the first to report an error that ends all; the others then print nothing."""
         try:
             said = self._store.compare_set("drdsgd/said", "", str(self.rank))
-        except RuntimeError:  # the store is gone with the first process, so the second may speak
+        except RuntimeError:  # the store ended with the first process, so the second may report
             return self.rank == 1
         return bool(said == str(self.rank).encode())
 
@@ -65,7 +62,7 @@ class World:
         return sum_.to(x.device)
 
     def everyones(self, x: Tensor) -> list[Tensor]:
-        """The x of every process; all have the same shape."""
+        """x from every process; all have the same shape."""
         x = x.to(self.device).contiguous()
         found = [torch.empty_like(x) for _ in range(self.size)]
         with answering():
@@ -73,7 +70,7 @@ class World:
         return found
 
     def texts(self, text: str) -> list[str]:
-        """What every process says."""
+        """The texts of all processes, in the order of their ranks."""
         said = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8)
         length = len(text.encode())
         lengths = [int(n) for n in self.everyones(torch.tensor([length]))]
@@ -82,20 +79,20 @@ class World:
         return [bytes(one[:n].tolist()).decode() for one, n in zip(self.everyones(padded), lengths, strict=True)]
 
     def hosting(self, placement: Sequence[NDArray[np.int64]]) -> Members:
-        """The same, now that it is known which devices each process hosts."""
+        """The processes with the devices that each hosts."""
         return Members(self, placement)
 
     def leave(self) -> None:
-        """End the connection; else its threads would be at work while the process is taken down."""
+        """End the connection; otherwise its threads would still run while the process exits."""
         dist.destroy_process_group()
 
 
 def join(backend: str | None, device: str, seconds: float) -> World:
-    """Meet the other processes that were started with this one; whoever does not answer in so many seconds is lost."""
+    """Connect to the processes that were started with this one; one that is silent for `seconds` counts as dead."""
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise InputError(
-            f"--engine distributed: {', '.join(missing)} is not set: start it with torchrun --nproc-per-node=2 "
-            "-m drdsgd train ..."
+            f"--engine distributed: {', '.join(missing)} not set in the environment: start it with torchrun "
+            "--nproc-per-node=2 -m drdsgd train ..."
         )
     cuda = device.startswith("cuda")
     backend = backend or ("nccl" if cuda else "gloo")
@@ -103,14 +100,14 @@ def join(backend: str | None, device: str, seconds: float) -> World:
         "gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available
     }  # fmt: skip
     if backend not in available:
-        raise InputError(f"--backend {backend}: unknown; known are {', '.join(BACKENDS)}")
+        raise InputError(f"--backend {backend}: {unknown(backend, tuple(available))}")
     if not available[backend]():
         here = [name for name, there in available.items() if there()]
-        raise InputError(f"--backend {backend}: this torch was built without it; it has {', '.join(here)}")
+        raise InputError(f"--backend {backend}: this torch was built without it; use {', '.join(here)}")
     if backend == "nccl" and not cuda:
-        raise InputError(f"--backend nccl: it is for GPUs, not for --device {device}; use gloo")
+        raise InputError(f"--backend nccl: it needs GPUs, but --device is {device}; use gloo")
     if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"--timeout {seconds:g}: a positive number of seconds; 300 is usual")
+        raise InputError(f"--timeout {seconds:g}: give a positive number of seconds; 300 is usual")
     if cuda:
         _take_gpu(device)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -120,56 +117,59 @@ def join(backend: str | None, device: str, seconds: float) -> World:
         store = PrefixStore(_word(store, rank, size, seconds), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=seconds))
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"the processes did not meet at {address}: {one_line(error)}") from error
+        raise InputError(f"the processes could not connect at {address}: {one_line(error)}") from error
     return World(store, rank, size, torch.device("cuda" if backend == "nccl" else "cpu"))
 
 
 def _take_gpu(device: str) -> None:
-    """A GPU for each process of a machine, which is then what `cuda` means."""
+    """Give this process a GPU of its own, which `cuda` then refers to."""
     number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if device != "cuda":
-        raise InputError(f"--device {device}: every process takes a GPU of its own; write --device cuda")
+        raise InputError(f"--device {device}: every process uses a GPU of its own; write --device cuda")
     if number >= there:
-        raise InputError(f"--device cuda: process {number} of this machine finds {there} GPUs; start fewer, or use cpu")
+        raise InputError(
+            f"--device cuda: process {number} of this machine finds {there} GPUs; start fewer processes, or use cpu"
+        )
     torch.cuda.set_device(number)
 
 
 def _word(store: Store, rank: int, size: int, seconds: float) -> str:
-    """A word that these processes agree on, and that none before them had.
+    """A fresh word that these processes agree on, as a prefix for their keys in the store.
 
-    Where torchrun starts processes again, they find what those before them left in the store, addresses among it that
-    lead nowhere. So everyone says who it is; the first reads out the names, and a word; whoever hears its own name
-    nods; and once all have, it is the word. Else the first reads out again.
+    If torchrun restarts processes, they find the keys of their predecessors in the store, including addresses that are
+    no longer valid. So every process publishes its name. The first process publishes all names with a new word. A
+    process that finds its own name there confirms. When all have confirmed, the word is agreed; otherwise the first
+    process tries again.
     """
     me, until = uuid.uuid4().hex, time.monotonic() + seconds
     store.set(f"drdsgd/name/{rank}", me)
-    nodded = ""
+    confirmed = ""
     while time.monotonic() < until:
         if rank == 0:
             names = [store.get(f"drdsgd/name/{other}").decode() for other in range(size)]
             word = uuid.uuid4().hex
             store.set("drdsgd/read out", json.dumps([word, names]))
-            nods = [f"drdsgd/{word}/{other}" for other in range(1, size)]
+            confirmations = [f"drdsgd/{word}/{other}" for other in range(1, size)]
             patience = time.monotonic() + 0.5
             while time.monotonic() < patience:
-                if not nods or store.check(nods):
+                if not confirmations or store.check(confirmations):
                     store.set(f"drdsgd/{word}", "agreed")
                     return word
                 time.sleep(0.005)
         elif store.check(["drdsgd/read out"]):
             word, names = json.loads(store.get("drdsgd/read out"))
             if names[rank:] and names[rank] == me:
-                if word != nodded:
+                if word != confirmed:
                     store.set(f"drdsgd/{word}/{rank}", "")
-                    nodded = word
+                    confirmed = word
                 if store.check([f"drdsgd/{word}"]):
                     return str(word)
         time.sleep(0.005)
-    raise RuntimeError(f"not all {size} came within {seconds:g} seconds")
+    raise RuntimeError(f"not all {size} processes came within {seconds:g} seconds")
 
 
 class Members:
-    """The processes of a world, each with the devices that it hosts."""
+    """The processes, each with the devices that it hosts."""
 
     def __init__(self, world: World, placement: Sequence[NDArray[np.int64]]) -> None:
         self.world, self.rank, self.size = world, world.rank, world.size
@@ -181,7 +181,7 @@ class Members:
         return DistributedEngine(self, mixing, dtype, device, each)
 
     def gather(self, x: Tensor) -> Tensor:
-        # rows of different numbers: the longest list is the length of all
+        # processes may host different numbers of devices: pad to the largest
         padded = x.new_zeros(max(map(len, self.placement)), *x.shape[1:])
         padded[: len(x)] = x
         gathered = x.new_empty(self.K, *x.shape[1:])
@@ -203,21 +203,6 @@ class Members:
         return Diverged(message, round=t, device=device)
 
 
-class Prepared(NamedTuple):
-    """A matrix W as one process uses it: its rows, for its own rows of x and then those that come from others."""
-
-    product: Product
-    log_mean: Product
-    send: list[tuple[int, Tensor]]
-    """to which process which of its rows"""
-    receive: list[tuple[int, int]]
-    """from which process how many"""
-    links: int
-    """of the whole network"""
-    repeats: int
-    isolated: Tensor
-
-
 class DistributedEngine:
     """Hosts the devices of one process."""
 
@@ -226,7 +211,7 @@ class DistributedEngine:
     ) -> None:
         self.K = mixing.K
         self._members, self._mixing, self._dtype, self._device, self._each = members, mixing, dtype, device, each
-        self._host = np.empty(self.K, dtype=np.int64)  # of every device
+        self._host = np.empty(self.K, dtype=np.int64)  # the rank that hosts each device
         for rank, devices in enumerate(members.placement):
             self._host[devices.numpy()] = rank
         self._static = self._prepare(mixing.at(0)) if mixing.static else None
@@ -242,7 +227,7 @@ class DistributedEngine:
         rank, mine = self._members.rank, self._members.rows.numpy()
         entries = W.tocoo()
         to, of = entries.row, entries.col
-        # (device, process that needs its row), each once, by process and then by device
+        # (rank that needs a row, the row's device), each pair once, sorted by rank and then by device
         wanted = np.unique(np.stack([self._host[to], of])[:, self._host[to] != self._host[of]], axis=1)
         sending = wanted[:, self._host[wanted[1]] == rank]
         coming = wanted[1][wanted[0] == rank]
@@ -255,22 +240,13 @@ class DistributedEngine:
         ]
         peers, counts = np.unique(self._host[coming], return_counts=True)
         receive = [(int(peer), int(count)) for peer, count in zip(peers, counts, strict=True)]
-        here = W[mine]
-        own_then_others = csr_array(here[:, np.concatenate([mine, coming])])
-        diagonal = W.diagonal() != 0
-        return Prepared(
-            product=product(own_then_others, self._dtype, self._device),
-            log_mean=log_mean(own_then_others, self._dtype, self._device),
-            send=send,
-            receive=receive,
-            links=W.nnz - int(diagonal.sum()),
-            repeats=self._mixing.repeats,
-            isolated=torch.as_tensor(np.diff(here.indptr) == diagonal[mine], device=self._device),
-        )
+        own_then_others = csr_array(W[mine][:, np.concatenate([mine, coming])])
+        ready = prepare(W, own_then_others, mine, self._mixing.repeats, self._dtype, self._device)
+        return ready._replace(send=send, receive=receive)
 
 
 class DistributedMix:
-    """Round t's gossip, as one process takes part in it: `mix(x [n, ...])` is its rows of W_t x."""
+    """Round t's gossip, as seen by one process: `mix(x [n, ...])` is its rows of W_t x."""
 
     def __init__(self, W: Prepared, t: int, post: Post, each: Each = map) -> None:
         self.t = t
@@ -284,7 +260,7 @@ class DistributedMix:
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
-        if not self._W.links:  # nobody talks in this round
+        if not self._W.links:  # no messages in this round
             return x if donate else x.clone()
         self._count(rows.shape[1])
         mixed = rows if donate else torch.empty_like(rows)
@@ -317,18 +293,18 @@ class DistributedMix:
 
     @contextmanager
     def _others(self, rows: Tensor) -> Iterator[list[Tensor]]:
-        """Within it, the rows of other processes' devices that are needed here; they get theirs of rows [n, ...]."""
+        """Exchange rows [n, ...] with other processes; yields the rows of their devices that are needed here."""
         begun = time.perf_counter()
         with self._post.exchange(rows, self._W.send, self._W.receive) as found:
             self.exchange_seconds += time.perf_counter() - begun
             yield found
 
     def _multiply(self, rows: Tensor, others: Sequence[Tensor], target: Tensor) -> None:
-        """W (rows, others) into target, which may be rows."""
+        """Write W (rows, others) into target, which may be rows."""
 
         def columns(some: slice) -> None:
-            # put together here, where it stays in the cache: two products, one of which need not wait for messages,
-            # were measured to take a quarter longer than this one (benchmarks/post.py)
+            # concatenated here, where it stays in the cache: two products, one of which need not wait for messages,
+            # were measured to take a quarter longer (benchmarks/post.py)
             target[:, some] = self._W.product(torch.cat([rows[:, some], *(part[:, some] for part in others)]))
 
         for _ in self._each(columns, column_blocks(rows, sum(map(len, others)))):
@@ -336,10 +312,10 @@ class DistributedMix:
 
 
 def _unpacked(messages: Tensor, like: Parts) -> Parts:
-    """Messages [m, bytes] as parts, of the shapes and types that these have."""
+    """Messages [m, bytes] as parts with the shapes and dtypes of `like`."""
     sizes = [part[0].nbytes for part in like]
     return tuple(
-        # cloned: of one message only, a part is contiguous, but need not be aligned as its type must be
+        # cloned: a part of a single message is contiguous, but may not be aligned for its dtype
         message.clone(memory_format=torch.contiguous_format).view(part.dtype).view(len(messages), *part.shape[1:])
         for message, part in zip(messages.split(sizes, dim=1), like, strict=True)
     )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
@@ -12,21 +9,11 @@ from torch import Tensor
 from drdsgd.core.compression import Compressor
 from drdsgd.core.engine import Engine
 from drdsgd.core.parallel import Each, blocks
-from drdsgd.engines.products import CACHE_BYTES, Product, column_blocks, log_mean, product
+from drdsgd.engines.products import CACHE_BYTES, Prepared, column_blocks, prepare
 from drdsgd.errors import Diverged
 from drdsgd.topology.mixing import Mixing
 
 __all__ = ["LocalEngine", "LocalMix", "SingleProcess"]
-
-
-class Prepared(NamedTuple):
-    """A matrix W as it is used: `x -> W x`, `x -> log(W exp(x))`, messages, how often, and who hears nobody."""
-
-    product: Product
-    log_mean: Product
-    links: int
-    repeats: int
-    isolated: Tensor
 
 
 class LocalMix:
@@ -39,7 +26,7 @@ class LocalMix:
     tensor([1.5000, 1.5000, 1.5000, 1.5000])
     >>> mix.floats_sent
     12
-    >>> mix.log_mean(torch.tensor([1000.0, 1000.0, 0.0, 0.0]))  # 1000 - log 2, where exp(1000) is beyond the floats
+    >>> mix.log_mean(torch.tensor([1000.0, 1000.0, 0.0, 0.0]))  # 1000 - log 2; exp(1000) would overflow
     tensor([999.3069, 999.3069, 999.3069, 999.3069])
     """
 
@@ -53,7 +40,7 @@ class LocalMix:
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor:
         rows = x.reshape(len(x), -1)
-        if not self._W.links:  # nobody talks in this round
+        if not self._W.links:  # no messages in this round
             return x if donate else x.clone()
         self._count(rows.shape[1])
         return self._multiplied(rows, self.repeats, rows if donate else torch.empty_like(rows)).view_as(x)
@@ -68,19 +55,19 @@ class LocalMix:
         own = torch.empty_like(x)
 
         def on_block(some: slice) -> int:
-            """Some devices' messages, as they are read again; the bytes of one."""
+            """Encode and decode some devices' messages; the bytes of one."""
             parts = compressor.encode(x[some], number)
             own[some] = compressor.decode(parts, x.shape[1], number)
             return sum(part[0].nbytes for part in parts)
 
-        # few at a time stay in the cache
+        # a few at a time, so that they stay in the cache
         few = max(1, CACHE_BYTES // 2 // x[0].nbytes)
         *_, size = self._each(on_block, blocks(len(x), few))
         self.floats_sent += self._W.links * -(-size // x.element_size())
         return own, self._multiplied(own, 1, torch.empty_like(own))
 
     def _multiplied(self, rows: Tensor, times: int, target: Tensor) -> Tensor:
-        """W as often into target, which may be rows."""
+        """Apply W `times` times and write the result into target, which may be rows."""
 
         def columns(some: slice) -> None:
             part = rows[:, some]
@@ -120,16 +107,11 @@ class LocalEngine:
         return LocalMix(self._static or self._prepare(self._mixing.at(t)), t, self._each)
 
     def _prepare(self, W: csr_array) -> Prepared:
-        links = W.nnz - int((W.diagonal() != 0).sum())  # each end of a link sends
-        isolated = torch.as_tensor(np.diff(W.indptr) == (W.diagonal() != 0), device=self._device)
-        return Prepared(
-            product(W, self._dtype, self._device), log_mean(W, self._dtype, self._device),
-            links, self._mixing.repeats, isolated,
-        )  # fmt: skip
+        return prepare(W, W, slice(None), self._mixing.repeats, self._dtype, self._device)
 
 
 class SingleProcess:
-    """The one process that hosts all K devices: what all have is what it has.
+    """The only process: it hosts all K devices, so there is nothing to gather.
 
     >>> SingleProcess(3).gather(torch.ones(3))
     tensor([1., 1., 1.])

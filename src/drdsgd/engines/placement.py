@@ -1,9 +1,9 @@
-"""Which process hosts which device: a cut of the graph into parts of equal size, across which few links go.
+"""Which process hosts which device: a cut of the graph into parts of equal size with few links between them.
 
-Devices are put in the order of reverse Cuthill-McKee, which goes through the graph from one end to the other so that
-neighbours come close together, and that line is cut into equal pieces. On a grid of s by s devices a piece's border
-is about s links long, whatever the numbers of the devices are. E. Cuthill and J. McKee, "Reducing the Bandwidth of
-Sparse Symmetric Matrices", 1969. Where everybody is linked with everybody no cut is better than another.
+Devices are sorted by reverse Cuthill-McKee, which orders the graph from one end to the other so that neighbours are
+close together. The order is then cut into equal pieces. On a grid of s by s devices the border of a piece has about s
+links, however the devices are numbered. On a complete graph all cuts are equally good. E. Cuthill and J. McKee,
+"Reducing the Bandwidth of Sparse Symmetric Matrices", 1969.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Devices = NDArray[np.int64]
 
 
 def place(graph: nx.Graph, parts: int) -> list[Devices]:
-    """The devices of each part, in increasing order; sizes differ by one at most.
+    """The devices of each part, in increasing order; sizes differ by at most one.
 
     >>> [devices.tolist() for devices in place(nx.path_graph(5), 2)]
     [[2, 3, 4], [0, 1]]
     """
     K = graph.number_of_nodes()
     if parts > K:
-        raise InputError(f"{parts} processes for {K} devices: use at most one for each device")
+        raise InputError(f"{parts} processes for {K} devices: start at most {K} processes")
     edges = np.array(graph.edges, dtype=np.int64).reshape(-1, 2)
     i, j = np.concatenate([edges, edges[:, ::-1]]).T
     line = reverse_cuthill_mckee(csr_array((np.ones(len(i)), (i, j)), shape=(K, K)), symmetric_mode=True)
@@ -37,7 +37,7 @@ def place(graph: nx.Graph, parts: int) -> list[Devices]:
 
 
 def crossing(graph: nx.Graph, placement: list[Devices]) -> int:
-    """How many models cross between parts when everybody sends theirs to all neighbours, each to a part once.
+    """How many models cross between parts when every device sends its model to its neighbours, once to each part.
 
     >>> crossing(nx.complete_graph(4), [np.array([0, 1]), np.array([2, 3])])
     4

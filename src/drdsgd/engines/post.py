@@ -1,9 +1,9 @@
-"""How rows of x get from one process to another: as messages, or on one machine through memory that both see.
+"""How rows of x get from one process to another: as messages or, on one machine, through shared memory.
 
-A message between two processes of a machine is copied through a socket, which was measured to take two to five times
-as long as to copy it in memory (benchmarks/post.py). So a process leaves what a neighbour on its machine needs in one
-of two places that they share, in turn, and only sends word of it; the neighbour sends word when it has no more use for
-it. The memory has no name in any folder (`memfd`), and is gone with the last process that has it, however it ends.
+A message between two processes on one machine is copied through a socket. This was measured to take two to five times
+as long as a copy in memory (benchmarks/post.py). So a process writes the rows for a neighbour on its machine into one
+of two shared buffers, in turn, and sends only a notice. The neighbour sends a notice back when it is done with the
+buffer. The memory has no name in any folder (`memfd`), and disappears with the last process that uses it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from drdsgd.errors import Died, one_line
 
 __all__ = ["Post", "answering"]
 
-LEFT, DONE = 1, 2  # tags of messages; those with rows have 0
-# less than this goes faster as a message than two words about it do
+LEFT, DONE = 1, 2  # tags of notices; messages with rows have tag 0
+# below this, a message is faster than shared memory with its two notices
 LEAST_BYTES = 2**16
-NAME = "drdsgd"  # of the memory, for whoever looks at the process
+NAME = "drdsgd"  # of the memory, as tools that inspect the process show it
 
 
 class Post:
-    """What one process sends to others, and gets from them.
+    """The exchange of rows between one process and the others.
 
-    `texts` tells all processes something and gives what all told; it finds out who is on the same machine.
+    `texts` sends a text to all processes and returns the texts of all; it is used to find those on the same machine.
     """
 
     def __init__(self, size: int, device: torch.device, texts: Callable[[str], list[str]]) -> None:
@@ -49,7 +49,7 @@ class Post:
     def exchange(
         self, rows: Tensor, send: Sequence[tuple[int, Tensor]], receive: Sequence[tuple[int, int]]
     ) -> Iterator[list[Tensor]]:
-        """Send some of rows [n, ...], `(to whom, which)`; within it, those that came, of `(whom, how many)` each."""
+        """Send some of rows [n, ...], each `(rank, which rows)`; yields those received, per `(rank, how many)`."""
 
         def near(peer: int, number: int) -> bool:
             return peer in self._pids and rows.device.type == "cpu" and number * rows[0].nbytes >= LEAST_BYTES
@@ -84,7 +84,7 @@ class Post:
             box.release()
 
     def close(self) -> None:
-        """Wait for what is under way, and give the memory back."""
+        """Wait for pending notices, and release the memory."""
         for incoming in self._in.values():
             incoming.wait()
         for outgoing in self._out.values():
@@ -92,7 +92,7 @@ class Post:
 
 
 class _Outgoing:
-    """Two places for what one process leaves for another."""
+    """Two buffers in which one process leaves rows for another."""
 
     def __init__(self, peer: int) -> None:
         self.peer, self.turn, self.capacity = peer, 0, 0
@@ -100,7 +100,7 @@ class _Outgoing:
         self.in_use = deque[tuple[dist.Work, Tensor]]()
 
     def put(self, rows: Tensor, which: Tensor) -> Tensor:
-        """Leave some rows, in a place of which nobody has use any more; the word to send of it."""
+        """Write some rows into a buffer that is no longer in use; the notice to send."""
         needed = len(which) * rows[0].nbytes
         while len(self.in_use) >= (2 if needed <= self.capacity else 1):
             with answering():
@@ -108,7 +108,7 @@ class _Outgoing:
         if needed > self.capacity:
             if self.handle >= 0:
                 os.close(self.handle)
-            # whole lines of the cache, as numbers of any type must be aligned in both places
+            # whole cache lines, because numbers of any type must be aligned in both buffers
             self.handle, self.capacity = os.memfd_create(NAME), -(-needed // LINE_BYTES) * LINE_BYTES
             os.ftruncate(self.handle, 2 * self.capacity)
             self.memory = _mapped(self.handle, 2 * self.capacity)
@@ -130,7 +130,7 @@ class _Outgoing:
 
 
 class _Incoming:
-    """The same two places, at the other end."""
+    """The same two buffers, at the receiving end."""
 
     def __init__(self, peer: int, pid: int) -> None:
         self.peer, self.pid, self.turn = peer, pid, 0
@@ -138,7 +138,7 @@ class _Incoming:
         self.said: tuple[dist.Work, Tensor] | None = None
 
     def look(self, word: Tensor, number: int, like: Tensor) -> Tensor:
-        """So many rows like these, where they were left."""
+        """`number` rows, shaped like those of `like`, from the buffer."""
         handle, capacity = word.tolist()
         if (handle, capacity) != self.known:
             opened = os.open(f"/proc/{self.pid}/fd/{handle}", os.O_RDWR)
@@ -149,7 +149,7 @@ class _Incoming:
         return self.memory[begin : begin + size].view(like.dtype).view(number, *like.shape[1:])
 
     def release(self) -> None:
-        """Say that what was left is not needed any more."""
+        """Send the notice that the buffer is no longer needed."""
         self.wait()
         done = torch.ones(1, dtype=torch.int64)
         work = dist.isend(done, self.peer, tag=DONE)
@@ -157,7 +157,7 @@ class _Incoming:
         self.said = work, done
 
     def wait(self) -> None:
-        """Until the last word is on its way."""
+        """Wait until the last notice is sent."""
         if self.said is not None:
             with answering():
                 self.said[0].wait()
@@ -165,11 +165,11 @@ class _Incoming:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Whoever waits within for another process that is gone, or that takes too long, ends."""
+    """Within it, waiting for a process that has ended or is too slow raises `Died`."""
     try:
         yield
     except RuntimeError as error:
-        # without the place in somebody's source, and without the advice
+        # without torch's source location and advice
         why = re.sub(r"^\[[^]]*\] *", "", one_line(error)).partition(". ")[0]
         raise Died(f"another process ended, or did not answer in time ({why})") from error
 
@@ -179,7 +179,7 @@ def _mapped(handle: int, size: int) -> Tensor:
 
 
 def _neighbours(texts: Callable[[str], list[str]]) -> dict[int, int]:
-    """The processes whose memory this one can open, by their numbers; both must find the same of each other."""
+    """rank -> process id of those whose memory this process can open, if they can open its memory too."""
     name = uuid.uuid4().hex
     handle = os.memfd_create(NAME)
     os.write(handle, name.encode())
@@ -188,13 +188,13 @@ def _neighbours(texts: Callable[[str], list[str]]) -> dict[int, int]:
     for pid, fd, expected in told:
         path = Path(f"/proc/{pid}/fd/{fd}")
         try:
-            # of another machine's process the number may be something else's here, which must not be read
+            # a process id of another machine may belong to another program here, which must not be read
             ours = str(path.readlink()).startswith(f"/memfd:{NAME}")
             found.append(ours and path.read_bytes() == expected.encode())
         except OSError:
             found.append(False)
     views = texts("".join("1" if one else "0" for one in found))
-    os.close(handle)  # all have looked
+    os.close(handle)  # all processes have looked
     me = next(rank for rank, (_, _, expected) in enumerate(told) if expected == name)
     return {
         rank: int(told[rank][0])

@@ -1,23 +1,60 @@
-"""Products with the rows of W, or some columns of them, as engines use them: `x -> W x`, `x -> log(W exp(x))`."""
+"""What engines compute with their rows of W: `x -> W x` and `x -> log(W exp(x))`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from drdsgd.core.flat import LINE_BYTES
 from drdsgd.core.parallel import blocks
 
-__all__ = ["CACHE_BYTES", "Product", "column_blocks", "log_mean", "product"]
+__all__ = ["CACHE_BYTES", "Prepared", "Product", "column_blocks", "links", "log_mean", "prepare", "product"]
 
-# What is mixed at once: columns of theta, few enough that those of all devices stay in the cache, but some whole
-# lines of it, as memory comes in these.
+# Columns of theta are mixed in blocks: few enough columns that those of all devices stay in the cache, but several
+# whole cache lines.
 CACHE_BYTES, LEAST_LINES = 2**20, 4
 
 Product = Callable[[Tensor], Tensor]
+
+
+class Prepared(NamedTuple):
+    """The rows of W of the n devices in this process, ready for use."""
+
+    product: Product  # x -> W x
+    log_mean: Product  # x -> log(W exp(x))
+    links: int  # in the whole network
+    isolated: Tensor  # [n], which devices receive nothing
+    repeats: int  # gossip steps per round
+    send: Sequence[tuple[int, Tensor]] = ()  # (rank, which rows of x go there)
+    receive: Sequence[tuple[int, int]] = ()  # (rank, how many rows come from there)
+
+
+def prepare(
+    W: csr_array,
+    rows: csr_array,
+    mine: slice | NDArray[np.int64],
+    repeats: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Prepared:
+    """Prepare `rows`: those of the devices `mine` in W, with only the columns that they need, in any order."""
+    isolated = torch.as_tensor(np.diff(rows.indptr) == (W.diagonal() != 0)[mine], device=device)
+    return Prepared(product(rows, dtype, device), log_mean(rows, dtype, device), links(W), isolated, repeats)
+
+
+def links(W: csr_array) -> int:
+    """The number of directed links: both ends of an undirected link send.
+
+    >>> links(csr_array([[0.5, 0.5], [0.5, 0.5]]))
+    2
+    """
+    return int(W.nnz - (W.diagonal() != 0).sum())
 
 
 def product(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
@@ -29,14 +66,14 @@ def product(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
     tensor([[3., 6.]])
     """
     n, m = W.shape
-    if 3 * W.nnz > n * m:  # measured on a CPU: above a density of about a third the dense product wins
+    if 3 * W.nnz > n * m:  # measured on a CPU: above a density of about 1/3 the dense product is faster
         dense = torch.as_tensor(W.toarray(), dtype=dtype, device=device)
         return dense.mm
     values, columns, ends = _rows(W, dtype, device)
 
     def weighted_sums(x: Tensor) -> Tensor:
-        # Torch's fastest product with a sparse matrix: a row of W is a "bag" of neighbours. A CSR tensor was
-        # measured to take 1.3 times as long (benchmarks/where_time_goes.py).
+        # Torch's fastest sparse product: a row of W is a "bag" of neighbours. A CSR tensor was measured to take
+        # 1.3 times as long (benchmarks/where_time_goes.py).
         return nn.functional.embedding_bag(
             columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
         )
@@ -45,7 +82,7 @@ def product(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
 
 
 def log_mean(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
-    """`x [m] -> log(W exp(x))` for W [n, m]: also where exp(x) is beyond the floats.
+    """`x [m] -> log(W exp(x))` for W [n, m], also where exp(x) overflows.
 
     >>> import numpy as np
     >>> log_mean(csr_array(np.full((1, 2), 0.5)), torch.float32, torch.device("cpu"))(torch.tensor([1000.0, 1000.0]))
@@ -53,15 +90,15 @@ def log_mean(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
     """
     values, columns, ends = _rows(W, dtype, device)
 
-    def of(x: Tensor) -> Tensor:
+    def log_means(x: Tensor) -> Tensor:
         terms = values.log() + x[columns]  # one per entry of W, row after row
-        # the largest of each row is taken out, not of all: devices may be too far apart for one scale
+        # subtract each row's own maximum, not the global one: devices may be too far apart for one scale
         top = torch.segment_reduce(terms, "max", offsets=ends)
-        top = torch.where(top.isfinite(), top, 0)  # inf - inf is no number
+        top = torch.where(top.isfinite(), top, 0)  # inf - inf is nan
         rest = (terms - top.repeat_interleave(ends.diff())).exp()
         return top + torch.segment_reduce(rest, "sum", offsets=ends).log()
 
-    return of
+    return log_means
 
 
 def _rows(W: csr_array, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,9 +110,9 @@ def _rows(W: csr_array, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
 
 
 def column_blocks(rows: Tensor, others: int = 0) -> list[slice]:
-    """The columns of rows [n, d] in blocks that are mixed one at a time: on a CPU, whole lines of the cache.
+    """The columns of rows [n, d] in blocks that are mixed one at a time; on a CPU, whole cache lines.
 
-    `others` is the number of further rows that are needed together with them.
+    `others` is the number of further rows that are mixed with these.
 
     >>> column_blocks(torch.zeros(1000, 40))
     [slice(0, 48, None)]

@@ -15,7 +15,7 @@ from drdsgd import baselines, models
 from drdsgd.baselines import ServerAlgorithm
 from drdsgd.core import objectives, optimizers
 from drdsgd.core.algorithms import Algorithm
-from drdsgd.data import devices, partition, sources
+from drdsgd.data import devices, files, partition, sources
 from drdsgd.data.devices import Devices
 from drdsgd.errors import InputError, unknown
 from drdsgd.experiments import registry
@@ -84,7 +84,7 @@ def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
         there = len(list(folder_of(e.dataset).glob("*.npz")))
         if there and e.devices != there:
             raise InputError(f"--devices {e.devices}: the folder {e.dataset} holds data for {there} devices")
-        return devices.from_folder(folder_of(e.dataset), devices=rows)
+        return files.from_folder(folder_of(e.dataset), devices=rows)
     dataset = {
         "digits": lambda: sources.digits(),
         "fashion-mnist": lambda: sources.fashion_mnist(folder),

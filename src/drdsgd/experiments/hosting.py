@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import numpy as np
 
-from drdsgd.data import devices as data_
 from drdsgd.data.devices import Devices
+from drdsgd.data.files import from_folder
 from drdsgd.engines.placement import place
 from drdsgd.errors import InputError
 from drdsgd.experiments.build import dealt, with_random_labels
@@ -43,7 +43,7 @@ def host(e: Experiment, graph: nx.Graph, world: World) -> tuple[Members, Devices
         if len(order) != e.devices:
             raise InputError(f"--devices {e.devices}: the folders of all ranks hold data for {len(order)} devices")
         members = world.hosting([np.array([order[name] for name in some], dtype=np.int64) for some in names])
-        data = data_.from_folder(folder_of(e.dataset))
+        data = from_folder(folder_of(e.dataset))
     return members, with_random_labels(e, _alike(data, world), members.rows.tolist())
 
 

@@ -20,8 +20,8 @@ from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
 from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.round import init
-from drdsgd.data import devices as data_
 from drdsgd.data.devices import Devices
+from drdsgd.data.files import from_folder
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
@@ -314,7 +314,7 @@ def _data(device: Device, e: Experiment, folder: Path) -> tuple[Devices, float]:
     files = list(where.glob("*.npz"))
     if len(files) != 1:
         raise InputError(f"{where} has {len(files)} .npz files; put the one of this device there")
-    data = data_.from_folder(where)
+    data = from_folder(where)
     if device.classes is None:
         raise InputError(f"{folder / 'device.toml'}: classes: say how many classes all devices' data have together")
     if data.classes > device.classes:

@@ -1,7 +1,7 @@
-"""A trained model on disk: its parameters as safetensors, and a card that says how well it serves every device.
+"""A trained model on disk: its parameters as safetensors, and a model card with the result of every device.
 
-The card is a page for people, with the header that Hugging Face's model cards have. It is written after the
-parameters and names their checksum, so that one does not pass for the card of others.
+The card is Markdown with the header of a Hugging Face model card. It is written after the parameters and contains their
+checksum, so that it can't be taken for the card of another model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from drdsgd.engines.products import links
 from drdsgd.errors import InputError
 from drdsgd.files import replacing, write_text
 from drdsgd.topology.mixing import Mixing, rho_over_time
@@ -25,19 +26,19 @@ from drdsgd.versions import versions
 
 __all__ = ["Training", "save", "text"]
 
-# a card has a line for every device of so many; of more, for the worst of them
+# up to this many devices a card has a line for each, above that only for the worst
 ALL_DEVICES, WORST_DEVICES = 50, 20
-# what Hugging Face calls our metrics
+# Hugging Face's names of our metrics
 KNOWN_METRICS = {"accuracy": "accuracy", "absolute error": "mae", "squared error": "mse"}
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """How a model was trained, as its card says it; `mixing` is None where there was a server."""
+    """How a model was trained, for its card; `mixing` is None if there was a server."""
 
     algorithm: str
     eta: str
-    """In words; empty where that is not known."""
+    """In words; empty if it is not known."""
     rounds: int
     batch_size: int
     seed: int
@@ -46,25 +47,25 @@ class Training:
     train_sizes: Sequence[int]
     test_sizes: Sequence[int]
     shape: Sequence[int]
-    """Of one sample, which the model is fed as x * scale + shift."""
+    """The shape of one sample x; the model gets x * scale + shift."""
     scale: Tensor
     shift: Tensor
     mixing: Mixing | None
     names: Sequence[str] = ()
-    """Of the devices, where they have some beside their numbers."""
+    """The devices' names, if they have names."""
     rho: float | None = None
-    """Where it is known; else it is computed when the card is written."""
+    """Computed when the card is written, if not given."""
 
 
 def save(folder: Path, model: nn.Module, training: Training, final: Metrics, card: str = "README.md") -> Path:
-    """Write `model.safetensors` and then its card into a folder, each as a whole or not at all."""
+    """Write `model.safetensors` and then its card into a folder, each atomically."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is no folder: name one for the model and its card")
+        raise InputError(f"{folder} is not a folder: give a folder for the model and its card")
     path = folder / "model.safetensors"
     with replacing(path) as temporary:
         try:
             save_model(model, str(temporary), {"format": "pt"})
-        except SafetensorError as error:  # a full disk, for one
+        except SafetensorError as error:  # for example a full disk
             raise OSError(f"can't write {path}: {error}") from error
         with temporary.open("rb") as written:
             checksum = hashlib.file_digest(written, "sha256").hexdigest()
@@ -73,10 +74,10 @@ def save(folder: Path, model: nn.Module, training: Training, final: Metrics, car
 
 
 def text(model: nn.Module, training: Training, final: Metrics, file: str, checksum: str) -> str:
-    """The card: the worst-off device first, then how the model was trained, how to load it, and what it can't tell."""
-    t, metric, accuracy = training, training.metric, final.consensus
-    K, name = len(accuracy.per_device), type(model).__name__
-    worst = accuracy.per_device.index(accuracy.worst)
+    """The card: the results, how the model was trained, how to load it, and the limits of the results."""
+    t, metric, spread = training, training.metric, final.consensus
+    K, name = len(spread.per_device), type(model).__name__
+    worst = spread.per_device.index(spread.worst)
     fewest = min(t.test_sizes)
     parameters = list(model.parameters())
 
@@ -85,14 +86,14 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
 
     order = list(range(K))
     if K > ALL_DEVICES:
-        order.sort(key=accuracy.per_device.__getitem__, reverse=not metric.higher_is_better)
+        order.sort(key=spread.per_device.__getitem__, reverse=not metric.higher_is_better)
         order = order[:WORST_DEVICES]
     rows = [
-        f"| {_called(t, i)} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(accuracy.per_device[i])}"
+        f"| {_called(t, i)} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(spread.per_device[i])}"
         f"{' (worst)' if i == worst else ''} |"
         for i in order
     ]
-    apart = abs(accuracy.average - accuracy.worst)
+    apart = abs(spread.average - spread.worst)
     gap = f"{apart:.1f} points" if metric.unit == "%" else shown(apart)
     side = "below" if metric.higher_is_better else "above"
     input_, scaled = _input(t)
@@ -113,8 +114,8 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
         "## How well it serves the devices",
         "",
-        f"Device {_called(t, worst)} is served worst: {metric.name} {shown(accuracy.worst)}, {gap} {side} the average "
-        "device.",
+        f"Device {_called(t, worst)} is the worst-off device: {metric.name} {shown(spread.worst)}, {gap} {side} the "
+        "average.",
         "",
         "| | average | worst device | worst 10 % | STDEV over devices |",
         "|---|---|---|---|---|",
@@ -124,8 +125,8 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         ),
         "",
         f"The {metric.name} was measured on each device's own held-out samples, after the last round. *Worst 10 %* is "
-        f"the mean over the worst ceil(K / 10) devices, here {-(-K // 10)}. This model is the one that stands for all; "
-        "each device's own model is what it had itself at the end.",
+        f"the mean over the worst ceil(K / 10) devices, here {-(-K // 10)}. *Each device's own model* is the "
+        "model that the device has at the end.",
         "",
         f"| device | training samples | held-out samples | {metric.name} |",
         "|---|---|---|---|",
@@ -136,10 +137,10 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
         f"- algorithm: {t.algorithm}",
         *([f"- step size eta: {t.eta}"] if t.eta else []),
-        f"- rounds: {t.rounds}, in each {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
+        f"- rounds: {t.rounds}, each with {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
         f"- devices: {K}, with {_span(t.train_sizes)} training samples",
         f"- graph: {_graph(t)}",
-        f"- loss: {t.loss}; at the end {final.train_loss:.4g} on the average device's last batch",
+        f"- loss: {t.loss}; {final.train_loss:.4g} on the last batches, averaged over devices",
         f"- versions: {', '.join(f'{what} {number}' for what, number in versions().items())}",
         "",
         "## How to load it",
@@ -147,7 +148,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "```python",
         "from safetensors.torch import load_model",
         "",
-        "model = ...  # make it as it was made for training",
+        "model = ...  # the same architecture as in training",
         f'load_model(model, "{file}")',
         "model.eval()",
         f"outputs = model({scaled})",
@@ -163,15 +164,15 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "## Limits",
         "",
         f"- A device has {_span(t.test_sizes)} held-out samples. " + _coarse(metric, fewest),
-        "- Nothing is known of devices that were not among these, nor of samples unlike theirs.",
-        "- Where settings were chosen by a look at these same numbers, the numbers are too good.",
+        "- The numbers say nothing about other devices, or about samples unlike these.",
+        "- If settings were chosen by these same numbers, the numbers are too optimistic.",
         "",
     ]
     return "\n".join(lines)
 
 
 def _called(t: Training, i: int) -> str:
-    """A device's number and, if it has one, its name, which may hold anything but means nothing in Markdown."""
+    """A device's number and, if it has one, its name, escaped for Markdown."""
     if not t.names:
         return f"{i}"
     name = re.sub(r"([\\`*_\[\]<>|&!~$])", r"\\\1", t.names[i])
@@ -190,12 +191,11 @@ def _how(t: Training) -> str:
 
 def _graph(t: Training) -> str:
     if t.mixing is None:
-        return "none: every device talks to the server"
+        return "none: every device communicates with the server"
     W = t.mixing.at(0)
-    links = W.nnz - int((W.diagonal() != 0).sum())
-    kind = f"{links // 2} links" if t.mixing.symmetric else f"{links} directed links"
+    kind = f"{links(W) // 2} links" if t.mixing.symmetric else f"{links(W)} directed links"
     rho = rho_over_time(t.mixing) if t.rho is None else t.rho
-    when = "" if t.mixing.static else " in the first round; they change"
+    when = "" if t.mixing.static else " in the first round; links change over rounds"
     return f"{t.mixing.K} nodes, {kind}{when}; rho = {rho:.4g}"
 
 
@@ -205,15 +205,15 @@ def _span(sizes: Sequence[int]) -> str:
 
 def _coarse(metric: Metric, fewest: int) -> str:
     if metric.name == "accuracy":
-        return f"On {fewest}, one sample more or less is {100 / fewest:.1f} points."
-    return f"The mean over {fewest} is an uncertain number."
+        return f"With {fewest}, a single sample changes the accuracy by {100 / fewest:.1f} points."
+    return f"A mean over {fewest} samples is uncertain."
 
 
 def _input(t: Training) -> tuple[str, str]:
-    """What goes into the model, in words and in Python."""
+    """The model's input, in words and in Python."""
     shape = ", ".join(map(str, ("m", *t.shape)))
     if (t.scale == 1).all() and not t.shift.any():
-        return f"Its input x is [{shape}], as in the data.", "x"
+        return f"Its input x is [{shape}], unscaled as in the data.", "x"
     numbers = "; ".join(
         f"{name} = {json.dumps(tensor.tolist())}" for name, tensor in (("scale", t.scale), ("shift", t.shift))
     )

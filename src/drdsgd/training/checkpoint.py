@@ -3,10 +3,10 @@
     checkpoint/round-50-part-1-of-2.safetensors     the devices of the first of two processes, after round 50
     checkpoint/round-50-part-2-of-2.safetensors
 
-A run in one process writes one part. A part holds its devices' rows of the tensors of `State`, and in its header, as
-text, which devices they are, where the run was, and a checksum. The parts before are removed only when all new ones
-are on disk, so a run killed at any moment has a whole set. Devices may have moved to other processes, or all into
-one, when it is read again.
+A run in one process writes one part. A part holds its devices' rows of the tensors of `State`. Its header holds, as
+text, the device numbers, the round and the cost so far, and a checksum. The previous parts are removed only when all
+new ones are on disk, so a run that is killed at any moment has a complete set. A run may continue with its devices on
+other processes, or all in one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMAT = "drdsgd checkpoint 2"
 
 
 class Part(NamedTuple):
-    """A file of a checkpoint, by its name: part `number` of `size` after round `t`."""
+    """A checkpoint file, as its name describes it: part `number` of `size` after round `t`."""
 
     t: int
     size: int
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 def parts(folder: Path) -> list[Part]:
-    """The parts of checkpoints that are in a folder, the newest first."""
+    """The checkpoint parts in a folder, newest first."""
     pattern = re.compile(r"round-(\d+)-part-(\d+)-of-(\d+)\.safetensors")
     matches = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.safetensors")]
     found = [Part(int(m[1]), int(m[3]), int(m[2]), path) for m, path in matches if m is not None]
@@ -52,7 +52,7 @@ def parts(folder: Path) -> list[Part]:
 
 
 def save(folder: Path, progress: Progress, ranks: Ranks) -> None:
-    """Write the run's state, every process its own part, and then remove what was there before.
+    """Write this process's part of the run's state; when all parts are written, remove the previous ones.
 
     >>> import tempfile
     >>> from drdsgd.engines.local import SingleProcess
@@ -80,34 +80,32 @@ def save(folder: Path, progress: Progress, ranks: Ranks) -> None:
     with replacing(path) as temporary:
         try:
             save_file(tensors, temporary, {**about, "sha256": _digest(tensors, about)})
-        except SafetensorError as error:  # a full disk, for one
+        except SafetensorError as error:  # for example a full disk
             raise OSError(f"can't write {path}: {error}") from error
-    ranks.texts("saved")  # by all
+    ranks.texts("saved")  # wait for all processes
     for part in parts(folder):
         if (part.t, part.size) != (state.t, ranks.size):
             part.path.unlink(missing_ok=True)
 
 
 def load(folder: Path, ranks: Ranks, device: str = "cpu", regroup: bool = False) -> Progress | None:
-    """The state of this process's devices after the last round of which all processes find a whole checkpoint.
+    """The state of this process's devices after the last round for which all processes find a complete checkpoint.
 
-    None where there is no such round; an `InputError` if a file is not whole, or if the checkpoint is that of another
-    number of processes and `regroup` does not allow that.
+    None if there is no such round. Raises `InputError` if a file is corrupt, or if another number of processes wrote
+    the checkpoint and `regroup` is not set.
     """
     seen = parts(folder)
     if strange := sorted({*folder.glob("*.safetensors")} - {part.path for part in seen}):
-        raise InputError(
-            f"{strange[0]} is no checkpoint of this version; remove it to start the run again from round 0"
-        )
+        raise InputError(f"{strange[0]} is not a checkpoint of this version: remove it to restart the run from round 0")
     sets = dict(_whole(seen, ranks.rows))
     said = [json.loads(text) for text in ranks.texts(json.dumps([list(sets), [part.size for part in seen]]))]
     common = set.intersection(*({tuple(one) for one in whole} for whole, _ in said))
     if not common:
         others = {size for _, sizes in said for size in sizes} - {ranks.size}
-        if others:  # parts of a set of this size alone may be what a killed run left; these are not
+        if others:  # an incomplete set of this size may come from a killed run; a set of another size does not
             raise InputError(
-                f"{folder} has parts of a checkpoint of {_processes(max(others))}, in which not every process finds "
-                "what its devices need: use as many, or put all parts into a folder that all see"
+                f"{folder} has parts of a checkpoint of {_processes(max(others))}, but needed parts are missing: "
+                "start as many processes, or copy all parts into a folder that all can read"
             )
         return None
     t, size = max(common, key=lambda one: (one[0], one[1] == ranks.size))
@@ -120,7 +118,7 @@ def load(folder: Path, ranks: Ranks, device: str = "cpu", regroup: bool = False)
 
 
 def _whole(found: Sequence[Part], rows: Tensor) -> Iterator[tuple[tuple[int, int], list[Part]]]:
-    """The (round, size) of which the parts here hold all these devices, with the parts that do."""
+    """Each (round, size) whose parts in this folder hold all devices `rows`, with the parts that hold them."""
     wanted = set(rows.tolist())
     for key in dict.fromkeys((part.t, part.size) for part in found):
         held = {part: wanted.intersection(_header(part.path)[1]) for part in found if (part.t, part.size) == key}
@@ -132,7 +130,7 @@ def _whole(found: Sequence[Part], rows: Tensor) -> Iterator[tuple[tuple[int, int
 
 
 def _header(path: Path) -> tuple[dict[str, str], list[int]]:
-    """What a part says of itself, and the numbers of its devices."""
+    """A part's header, and its device numbers."""
     try:
         with safe_open(path, framework="pt") as file:
             header = dict(file.metadata() or {})
@@ -143,7 +141,7 @@ def _header(path: Path) -> tuple[dict[str, str], list[int]]:
     try:
         rows = [int(row) for row in json.loads(header["rows"])]
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(_corrupt(path, "it does not say whose it is")) from error
+        raise InputError(_corrupt(path, "its header has no device numbers")) from error
     return header, rows
 
 
@@ -157,7 +155,7 @@ def _read(path: Path, device: str) -> _Content:
     header, rows = _header(path)
     try:
         with safe_open(path, framework="pt", device=device) as file:
-            # cloned: a tensor at the file's own offset is not aligned as torch's are, and products may round otherwise
+            # cloned: a tensor at its file offset is not aligned like torch's own, and products may round differently
             names = file.keys()
             tensors = {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, OSError) as error:
@@ -170,7 +168,7 @@ def _read(path: Path, device: str) -> _Content:
 def _put_together(found: Sequence[_Content], ranks: Ranks, device: str) -> Progress:
     """The rows of this process's devices, from all parts that hold some of them."""
     header, mine = found[0].header, ranks.rows.tolist()
-    if found[0].rows == mine:  # as it was; a server's state may have other rows than one per device
+    if found[0].rows == mine:  # unchanged; a server's state may have tensors without one row per device
         tensors = found[0].tensors
     else:
         where = {row: i for i, row in enumerate(row for one in found for row in one.rows)}
@@ -185,13 +183,13 @@ def _put_together(found: Sequence[_Content], ranks: Ranks, device: str) -> Progr
     progress = Progress(state, int(header["floats_sent"]), float(header["seconds"]), None)
     if ranks.rank > 0:
         return progress
-    # what all had sent, and how long each was busy on average, goes on with the first
+    # the first process carries on what all had sent, and how long each was busy on average
     busy = float(header["exchange_seconds"]) * ranks.size
     return progress._replace(bytes_sent=int(header["bytes_sent"]), exchange_seconds=busy)
 
 
 def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    """SHA-256 over everything that a part says."""
+    """SHA-256 over a part's tensors and header."""
     digest = hashlib.sha256()
     for key in sorted(about):
         digest.update(f"{key}={about[key]}\n".encode())
@@ -207,4 +205,4 @@ def _processes(size: int) -> str:
 
 
 def _corrupt(path: Path, why: str) -> str:
-    return f"the checkpoint {path} is corrupt: {why}; remove it to start the run again from round 0"
+    return f"the checkpoint {path} is corrupt: {why}; remove it to restart the run from round 0"

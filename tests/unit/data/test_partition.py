@@ -1,4 +1,4 @@
-"""Partitions are disjoint and complete, even as promised, and the test cut follows the training cut."""
+"""Partitions are disjoint and complete, as even as promised, and the test split follows the training split."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_shards(labels: list[int], K: int, shards: int, seed: int) -> None:
 def test_each_device_holds_few_labels(shards: int) -> None:
     labels = np.arange(6000) % 10
     for part in partition.shards(labels, 10, shards, seed=4):
-        assert len(set(labels[part].tolist())) <= shards  # here no shard crosses a border of labels
+        assert len(set(labels[part].tolist())) <= shards  # here every shard has one label
         assert len(part) == 600
 
 
@@ -113,7 +113,7 @@ def counts_of(parts: list[Indices], labels: Indices) -> Indices:
 
 
 def by_largest_remainder(held: Indices, size: int) -> list[int]:
-    """Hamilton's method as it is told: everyone the whole part, then one each by the size of the rest."""
+    """Hamilton's method: first the whole parts, then one each in order of the remainders."""
     total = max(int(held.sum()), 1)
     shares = [size * int(h) // total for h in held]
     rests = sorted(range(len(held)), key=lambda i: (-(size * int(held[i]) % total), i))
@@ -161,7 +161,7 @@ def test_match(cut: tuple[list[Indices], Indices, Indices]) -> None:
     assert np.all(np.abs(plain - sizes * held / np.maximum(held.sum(axis=0), 1)) < 1)
     if plain.sum(axis=1).min() > 0:
         assert np.array_equal(counts, plain)
-    else:  # a gift changes the totals of the hungry and of the last giver, nobody else's
+    else:  # a chain of transfers changes only the totals of its two ends
         change = counts.sum(axis=1) - plain.sum(axis=1)
         assert np.array_equal(change > 0, plain.sum(axis=1) == 0)
         assert change.max() == 1
@@ -189,7 +189,7 @@ def test_match_rounds_by_largest_remainder() -> None:
 
 
 def test_hungry_device_is_fed_by_the_richest() -> None:
-    # device 2 holds 1 of 21 samples, and 4 test samples round to 2, 2, 0: device 0 gives, as the first
+    # device 2 holds 1 of 21 samples, and 4 test samples round to 2, 2, 0: device 0 gives one, as the first
     parts = [np.arange(10), np.arange(10, 20), np.array([20])]
     matched = partition.match(parts, [0] * 21, [0] * 4)
     assert [part.tolist() for part in matched] == [[0], [1, 2], [3]]
@@ -212,7 +212,7 @@ def test_match_cannot_serve_everyone() -> None:
         "training labels: 0",
         "fewer devices or more test samples",
     )
-    # labels without any test sample are no one's to give
+    # no device can give a label without test samples
     message(lambda: partition.match(parts, [0, 0, 7], [0, 0, 0]), "device 1", "training labels: 7")
     many = [np.arange(6), np.array([6])]
     message(lambda: partition.match(many, [1, 2, 3, 4, 5, 6, 0], [0]), "device 0", "1, 2, 3, 4, 5, ...")

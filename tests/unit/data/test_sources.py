@@ -1,11 +1,10 @@
-"""Data sets: files in the official layouts round-trip, and mistakes are told in one line."""
+"""Data sets: files in the official layouts round-trip; errors are one line."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,13 @@ from numpy.typing import NDArray
 
 from drdsgd import data
 from drdsgd.data import sources
-from drdsgd.errors import InputError
+from tests.support.datasets import genuine_as
+from tests.support.refusing import says
 
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 
 
-def says(*words: str) -> Any:
-    """Raises InputError with one line that has all the words."""
-    return pytest.raises(InputError, check=lambda e: "\n" not in str(e) and all(w in str(e) for w in words))
-
-
-# --------------------------------------------------------------------------------- files as others write them
+# ------------------------------------------------------------------------------ files in the official layouts
 
 
 def idx(array: NDArray[Any]) -> bytes:
@@ -67,18 +62,11 @@ def write(folder: Path, files: dict[str, bytes], packed: bool = False) -> Path:
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No data set is found unless the test puts it into one of the places under the returned folder."""
+    """No data set is found unless the test puts it into a folder under the returned one."""
     monkeypatch.setenv("DRDSGD_DATA", str(tmp_path / "env"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "_DEBIAN", tmp_path / "debian")
     return tmp_path
-
-
-def genuine_as(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
-    """Let these small files be the known ones."""
-    known = sources.KNOWN[name]
-    table = {file: (len(raw), hashlib.new(known.algorithm, raw).hexdigest()) for file, raw in files.items()}
-    monkeypatch.setitem(sources.KNOWN, name, replace(known, files=table))
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
@@ -103,7 +91,7 @@ def test_idx_of_any_other_length_is_refused(cut: int) -> None:
 def test_cifar_round_trip(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8), rng.integers(0, 10, n).astype(np.uint8)
-    raw = b"".join(bytes([y[i]]) + x[i].tobytes() for i in range(n))  # as the format's own page tells it
+    raw = b"".join(bytes([y[i]]) + x[i].tobytes() for i in range(n))  # as the format's own page describes it
     got_x, got_y = sources.parse_cifar(raw)
     assert np.array_equal(got_x, x) and np.array_equal(got_y, y)
 
@@ -131,7 +119,7 @@ def test_cifar10_loads_what_was_written(tmp_path: Path, sub: str) -> None:
 
 
 def test_places_are_searched_in_order(nowhere: Path) -> None:
-    places = ["debian", "cache/drdsgd", "env"]  # each later one goes before the earlier ones
+    places = ["debian", "cache/drdsgd", "env"]  # each is searched before those on its left
     for n, place in enumerate(places, start=1):
         write(nowhere / place / "fashion-mnist", fashion_files(train=n), packed=True)
         assert len(sources.fashion_mnist().y_train) == n
@@ -140,7 +128,9 @@ def test_places_are_searched_in_order(nowhere: Path) -> None:
 
 
 def test_not_found_tells_where_it_was_looked_for_and_the_command(nowhere: Path) -> None:
-    with says(str(nowhere / "env"), str(nowhere / "cache"), str(nowhere / "debian"), "drdsgd data get cifar10"):
+    with says(
+        str(nowhere / "env"), str(nowhere / "cache"), str(nowhere / "debian"), "get cifar10`, or name its folder"
+    ):
         sources.cifar10()
 
 
@@ -164,8 +154,8 @@ def test_an_incomplete_place_does_not_hide_a_complete_one(nowhere: Path) -> None
 
 
 SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    "truncated": ("train-images-idx3-ubyte", lambda raw: raw[:-5], "header tells of"),
-    "too long": ("t10k-images-idx3-ubyte", lambda raw: raw + b"!", "header tells of"),
+    "truncated": ("train-images-idx3-ubyte", lambda raw: raw[:-5], "header announces"),
+    "too long": ("t10k-images-idx3-ubyte", lambda raw: raw + b"!", "header announces"),
     "within the header": ("t10k-images-idx3-ubyte", lambda raw: raw[:9], "header"),
     "empty": ("t10k-labels-idx1-ubyte", lambda raw: b"", "magic"),
     "wrong magic": ("train-labels-idx1-ubyte", lambda raw: b"\x00\x00\x0d\x01" + raw[4:], "00000d01"),
@@ -194,7 +184,7 @@ def test_a_spoilt_gzip_never_gets_through(tmp_path_factory: pytest.TempPathFacto
     folder = write(tmp_path_factory.mktemp("gz"), files, packed=True)
     path = folder / "train-images-idx3-ubyte.gz"
     raw = path.read_bytes()
-    at = 10 + int(cut * (len(raw) - 10))  # beyond the header, where nobody reads the date
+    at = 10 + int(cut * (len(raw) - 10))  # beyond the header, whose date is not checked
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :] if flip else raw[:at])
     with says(str(path), "drdsgd data get fashion-mnist"):
         sources.fashion_mnist(folder)
@@ -278,7 +268,7 @@ def test_known_tables_are_the_sets_as_published() -> None:
 
 
 def published_moments(d: sources.Dataset) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel in units, as everybody normalises with them."""
+    """Mean and standard deviation of each channel in units, as commonly used to normalise."""
     part = [np.arange(5)]
     devices = data.deal(d, part, part, "standard")
     std = 1 / devices.scale.flatten() / d.unit
@@ -314,6 +304,13 @@ def test_digits_are_split_three_to_one_in_every_class() -> None:
     assert torch.equal(test, (train + test) // 4)
     assert int(train.sum() + test.sum()) == 1797
     assert a.x_train.dtype == torch.uint8 and int(a.x_train.max()) == a.unit == 16
+
+
+def test_the_number_of_training_samples_is_known_without_loading() -> None:
+    assert sources.train_size("digits") == len(sources.digits().y_train)
+    for known in sources.KNOWN.values():
+        assert sources.train_size(known.name) == known.train
+    assert sources.train_size("my/folder") is None
 
 
 def test_digits_are_all_there_once() -> None:

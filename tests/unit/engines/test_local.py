@@ -1,4 +1,4 @@
-"""The local engine mixes as W says, dense or sparse, and counts what is sent."""
+"""The local engine multiplies by W, dense or sparse, and counts the numbers sent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GRAPHS = {"dense": graphs.complete(5), "ring": graphs.ring(40), "sparse": graphs
 @given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.0, 1.0, 100.0, 1e4]))
 @settings(max_examples=25, deadline=None)
 def test_log_mean_is_the_logarithm_of_the_product(graph: nx.Graph, seed: int, spread: float) -> None:
-    """Also of numbers that are as far apart as no two floats are: all of a row counts, none overflows."""
+    """Also for numbers whose exponentials overflow or underflow."""
     K = graph.number_of_nodes()
     x = spread * torch.randn(K, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     mix, W = LocalEngine(metropolis(graph), torch.float64).mix(0), metropolis_matrix(graph).toarray()
@@ -91,7 +91,7 @@ def test_w_may_change_every_round() -> None:
 @pytest.mark.parametrize("repeats", [1, 2, 5])
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
 def test_gossip_may_be_repeated(graph: nx.Graph, repeats: int) -> None:
-    """W^n in place of W, also of logarithms, and n messages in place of one."""
+    """W^n instead of W, also for log_mean, and n messages instead of one."""
     K, links = graph.number_of_nodes(), 2 * graph.number_of_edges()
     mixing = Mixing(K, metropolis(graph).at, static=True, repeats=repeats)
     W = torch.linalg.matrix_power(torch.as_tensor(metropolis_matrix(graph).toarray()), repeats)
@@ -104,7 +104,7 @@ def test_gossip_may_be_repeated(graph: nx.Graph, repeats: int) -> None:
     assert torch.allclose(mix(x.clone(), donate=True), W @ x, rtol=0, atol=1e-13)
 
 
-# what a message of 300 single-precision numbers takes, in numbers of 4 bytes
+# the size of a message of 300 single-precision numbers, in units of 4 bytes
 MESSAGES: dict[str, tuple[Compressor, int]] = {
     "none": (no_compression(), 300),
     "top tenth": (top_k(0.1), 60),
@@ -118,7 +118,7 @@ MESSAGES: dict[str, tuple[Compressor, int]] = {
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
 @pytest.mark.parametrize(("compressor", "size"), MESSAGES.values(), ids=MESSAGES.keys())
 def test_compressed_messages(compressor: Compressor, size: int, graph: nx.Graph) -> None:
-    """Q(x) and W Q(x); only what the compressor makes of a row is counted, and of this round's draw."""
+    """Q(x) and W Q(x); only the compressed size of a row is counted."""
     K, links, t = graph.number_of_nodes(), 2 * graph.number_of_edges(), 5
     x = torch.randn(K, 300, generator=torch.Generator().manual_seed(0))
     before = x.clone()
@@ -131,7 +131,7 @@ def test_compressed_messages(compressor: Compressor, size: int, graph: nx.Graph)
     assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
     assert mix.floats_sent == links * (1 + size)
     twice = LocalEngine(repeated(metropolis(graph), 2), torch.float32).mix(t)
-    for number in (3, 4):  # each with W once, and with a draw of its own
+    for number in (3, 4):  # each applies W once, with its own draw
         own, mixed = twice.compressed(x, compressor, number)
         assert torch.equal(own, compressor.decode(compressor.encode(x, number), 300, number))
         assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)

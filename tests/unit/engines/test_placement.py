@@ -1,4 +1,4 @@
-"""Laws of placements: everyone somewhere, equal sizes, few links across."""
+"""Laws of placements: every device is placed once, parts have equal sizes, few links cross."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shuffled_grid(side: int, seed: int) -> nx.Graph:
 
 @pytest.mark.parametrize("parts", [2, 3, 4, 8])
 def test_a_shuffled_grid_is_cut_much_better_than_by_numbers(parts: int) -> None:
-    """And not worse than into strips, whose borders are as long as the grid is wide."""
+    """And not worse than a cut into strips, whose borders are as long as the grid is wide."""
     side = 20
     for seed in range(3):
         grid = shuffled_grid(side, seed)

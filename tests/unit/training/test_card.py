@@ -34,7 +34,7 @@ def trained(K: int = 5, **options: Any) -> drdsgd.Result:
 
 
 def rows(card: str) -> list[tuple[int, str]]:
-    """The devices of a card's table, and what it says of them."""
+    """The devices in a card's table, with their results."""
     return [(int(i), value) for i, value in re.findall(r"^\| (\d+) \| \d+ \| \d+ \| (.+) \|$", card, re.MULTILINE)]
 
 
@@ -49,7 +49,7 @@ def test_a_saved_model_is_the_model(tmp_path: Path) -> None:
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert checksum in (folder / "README.md").read_text()
     other = trained(rounds=3)
-    other.save(folder)  # in place of the first
+    other.save(folder)  # replaces the first
     load_model(again, folder / "model.safetensors")
     assert torch.equal(again(x), other.model(x)) and checksum not in (folder / "README.md").read_text()
 
@@ -77,11 +77,11 @@ def test_the_card_has_every_device(tmp_path: Path) -> None:
     worst = final.per_device.index(final.worst)
     said = [f"{value:.1f} %" + (" (worst)" if i == worst else "") for i, value in enumerate(final.per_device)]
     assert rows(card) == list(enumerate(said))
-    assert f"Device {worst} is served worst: accuracy {final.worst:.1f} %" in card
+    assert f"Device {worst} is the worst-off device: accuracy {final.worst:.1f} %" in card
     for line in (
         "DR-DSGD with mu = 3",
         "step size eta: 0.2\n",
-        "rounds: 8, in each 32",
+        "rounds: 8, each with 32",
         "5 nodes, 5 links; rho = ",
         "loss: cross entropy",
     ):
@@ -129,13 +129,13 @@ def test_the_card_of_an_error_and_of_a_server(tmp_path: Path) -> None:
     result = drdsgd.train(nn.Linear(3, 1), pairs, nx.path_graph(4), baselines.fed_avg(0.1), rounds=20, metric=metric)
     card = (result.save(tmp_path) / "README.md").read_text()
     worst = max(result.final.consensus.per_device)
-    assert f"absolute error {worst:.4g} mm" in card and "above the average device" in card
-    assert "every device talks to the server" in card and "loss: mse loss" in card and "- mae" in card
+    assert f"absolute error {worst:.4g} mm" in card and "above the average" in card
+    assert "every device communicates with the server" in card and "loss: mse loss" in card and "- mae" in card
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="file is no folder"):
+    with pytest.raises(InputError, match="file is not a folder"):
         trained().save(tmp_path / "file")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints are exact, whole, and know when they are not."""
+"""Checkpoints are exact and complete, and a corrupt one is noticed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_loaded_is_what_was_saved_bit_by_bit(path: Path, dtype: torch.dt
 
 
 def test_states_of_any_shape_and_kind_of_number(path: Path) -> None:
-    """Which devices live here, mixtures of all devices, what nobody has seen yet: -inf, and no number."""
+    """Device numbers, mixtures of all devices, and values that are not known yet: -inf and nan."""
     objective = {
         "device": torch.tensor([[3], [2**40]]),
         "dual": torch.rand(2, 7, dtype=torch.float64),
@@ -70,7 +70,7 @@ def test_states_of_any_shape_and_kind_of_number(path: Path) -> None:
 
 
 def test_models_that_share_memory_are_saved_as_they_are(path: Path) -> None:
-    """All devices start from one row, expanded; and a view is no contiguous tensor."""
+    """All devices start from one row, expanded; a view is not a contiguous tensor."""
     theta = torch.arange(3.0).expand(4, 3)
     save(path, progress()._replace(state=State(0, theta, {}, {})))
     assert torch.equal(load(path, 4).state.theta, theta)
@@ -83,7 +83,7 @@ def test_any_flipped_byte_is_noticed(path: Path) -> None:
         flipped = bytearray(whole)
         flipped[k] ^= 0x55
         path.write_bytes(flipped)
-        with pytest.raises(InputError, match=r"corrupt.*remove it to start the run again") as caught:
+        with pytest.raises(InputError, match=r"corrupt.*remove it to restart the run") as caught:
             load(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_cant_be_written_leaves_the_old_one(path: Path, monkey
 
 
 def test_tensors_are_aligned_as_torchs_own_are(tmp_path: Path) -> None:
-    """Else products may round otherwise after a resume than they would have without."""
+    """Otherwise products may round differently after a resume."""
     path = tmp_path / "round"
     for size in range(1, 12):
         state = State(size, torch.randn(3, size), {"share": torch.ones(3)}, {})

@@ -1,4 +1,4 @@
-"""Training composes the values, evaluates when it should, and notices divergence."""
+"""Training composes the values, evaluates at the right rounds, and notices divergence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_learns() -> None:
     first, last = result.metrics[0], result.final
     assert last.consensus.average > first.consensus.average + 20
     assert last.train_loss < first.train_loss
-    # the model that comes back is the consensus model
+    # the returned model is the consensus model
     x = DEVICES.test.x * DEVICES.scale + DEVICES.shift
     right = 100 * (result.model(x).argmax(dim=1) == DEVICES.test.y).double().mean()
     assert float(right) == pytest.approx(last.consensus.average)  # all devices have equally many test samples
@@ -88,7 +88,7 @@ def test_metrics_at_the_start_every_so_often_and_at_the_end() -> None:
     ids=lambda algorithm: algorithm.name,
 )
 def test_a_run_can_go_on_from_anywhere(algorithm: Algorithm) -> None:
-    # a state is taken over by the next round, so what is kept must be a copy
+    # the next round works in the state's tensors, so what is kept must be a copy
     whole = [copy.deepcopy(p) for p in drdsgd.trajectory(**options(algorithm=algorithm))]
     for t in (0, 2, 3):
         rest = list(drdsgd.trajectory(**options(algorithm=algorithm, start=whole[t])))
@@ -99,7 +99,7 @@ def test_a_run_can_go_on_from_anywhere(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.any_graph])
 def test_models_stay_where_they_are(name: str) -> None:
-    """In aligned rows, as a resumed run has them: else products round otherwise, and it would not be the same run."""
+    """In aligned rows, as in a resumed run: otherwise products round differently, and the runs differ."""
     torch.manual_seed(0)
     change = {
         "model": models.mlp((37,), 3, [50, 31]),
@@ -135,7 +135,7 @@ def test_the_loop_gives_the_same_metrics() -> None:
 
 @pytest.mark.parametrize("execution", ["batched", "loop"])
 def test_threads_do_not_change_the_numbers(execution: str) -> None:
-    """Also where every thread runs the module itself, which puts parameters into it."""
+    """Also if every thread runs the module itself, with parameters put into it."""
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     runs = [drdsgd.train(**options(model=model, threads=threads, execution=execution)) for threads in (1, 2, 3)]
     for run in runs[1:]:
@@ -144,7 +144,7 @@ def test_threads_do_not_change_the_numbers(execution: str) -> None:
 
 
 def test_reference_weights() -> None:
-    """By samples, a device with three times as many counts three times; uniform, all the same."""
+    """With "samples", a device with three times as many counts three times; with "uniform", all count equally."""
     x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
     uneven = data.from_pairs([(x[:2], y[:2]), (x[2:], y[2:])], [(x[:1], y[:1])] * 2, classes=3)
     for reference, share in (("samples", [0.5, 1.5]), ("uniform", [1.0, 1.0])):
@@ -158,7 +158,7 @@ def test_a_mixing_of_your_own() -> None:
 
 
 def test_normalized_weights_do_not_diverge_where_those_as_written_do() -> None:
-    """The feedback of a rising loss on its own step is gone: with mu = 0.001 a run goes on, and learns."""
+    """A rising loss no longer raises its own step: with mu = 0.001 a run continues and learns."""
     normalized = drdsgd.dr_dsgd(eta=0.2, mu=0.001, weights="normalized")
     result = drdsgd.train(**options(algorithm=normalized, rounds=100, eval_every=10))
     assert result.final.train_loss < result.metrics[0].train_loss
@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_finite_at_the_start_is_noticed() -> None:
         ),
         (
             drdsgd.dr_dsgd(1e30, mu=2.0, weights="normalized"),
-            "try a smaller eta, or --weight-cap 2, or less where there",
+            "try a smaller eta, or --weight-cap 2, or a lower cap",
         ),
         (fed_avg(1e30), "try a smaller eta"),
     ],
@@ -255,7 +255,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None
 
 
 class Words(nn.Module):
-    """Takes whole numbers; `bag` is something that vmap can only do slowly."""
+    """Takes integers; vmap is slow with `bag`."""
 
     def __init__(self, bag: bool = False) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ def test_words_stay_whole_numbers(bag: bool) -> None:
     runs = [drdsgd.train(**options(model=model, devices=devices, execution=way)) for way in ("auto", "loop")]
     assert torch.allclose(runs[0].theta, runs[1].theta, atol=1e-6)
     assert not torch.equal(runs[0].model.state_dict()["words.weight"], model.state_dict()["words.weight"])
-    # a model that takes no whole numbers gets them as floats
+    # a model that takes no integers gets them as floats
     floats = [(one.float(), labels) for one, labels in devices]
     linear = nn.Linear(4, 3)
     a, b = (
@@ -356,25 +356,25 @@ def test_local_models_are_the_devices() -> None:
     right = (result.local_model(3)(x).argmax(dim=1) == DEVICES.test.y.view(K, 9)[3]).double()
     assert 100 * float(right.mean()) == pytest.approx(result.final.local.per_device[3])
     assert not result.model.training
-    with pytest.raises(InputError, match="no device 5: they are 0 to 4"):
+    with pytest.raises(InputError, match="device is 5: give a number from 0 to 4"):
         result.local_model(5)
 
 
 def words(last: int, test: bool = False) -> list[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    """Texts of the words 0 to 8; the last word of the last device, in its training or test samples, is another."""
+    """Texts of the words 0 to 8; the last word of the last device, in its training or test samples, is `last`."""
     x, y = torch.arange(1600).view(2, K, 40, 4) % 9, torch.arange(40) % 3
     x[int(test), -1, -1, -1] = last
     return [((train, y), (tested, y)) for train, tested in zip(*x, strict=True)]
 
 
 def positive() -> list[tuple[Tensor, Tensor]]:
-    """Numbers to predict that are positive, but for one test sample of the last device."""
+    """Positive numbers to predict, except in one test sample of the last device."""
     devices = [(x, y.abs() + 1) for x, y in numbers()]
     devices[-1][1][4] = -1
     return devices
 
 
-# where a number is negative, there is no such
+# nan for a negative number
 LOGARITHM = Metric("log", lambda outputs, y: (outputs.exp().log() - y.log()).abs()[:, 0], higher_is_better=False)
 
 
@@ -395,11 +395,11 @@ LOGARITHM = Metric("log", lambda outputs, y: (outputs.exp().log() - y.log()).abs
         ),
         ({"model": Words(), "devices": words(-1)}, "does not take all numbers of the data, which are -1 to 8: "),
         ({"model": Words(), "devices": words(9, test=True)}, "0 to 9: .*; give its embedding more rows"),
-        ({"model": Words(), "devices": words(0), "algorithm": drdsgd.servers.fed_robust(0.1)}, "takes whole numbers"),
+        ({"model": Words(), "devices": words(0), "algorithm": drdsgd.servers.fed_robust(0.1)}, "takes integers"),
         ({"model": Words()}, "Words does not take the data"),
         (
             {"devices": positive(), "model": nn.Linear(6, 1), "metric": LOGARITHM},
-            "the metric log of device 4 is not finite after round 0, though .*: give one that is",
+            "the metric log of device 4 is not finite after round 0, though .*: give a metric that is",
         ),
     ],
 )
@@ -410,7 +410,7 @@ def test_a_task_that_does_not_fit_is_refused(change: dict[str, Any], says: str) 
 
 
 def test_a_metric_of_a_run_that_diverges_is_not_blamed() -> None:
-    """The loss is bounded, so only what the model says tells that it has left the floats."""
+    """The loss is bounded, so only the model's outputs show that it has overflowed."""
     own: dict[str, Any] = {"devices": numbers(), "model": nn.Sequential(nn.Linear(6, 1), Exponential())}
     bounded: dict[str, Any] = {"loss": lambda outputs, y: outputs.clamp(max=1e3).log().mean().neg(), "eval_every": 1}
     with pytest.raises(Diverged, match=r"diverged in round .*: the output of device 0 is not finite"):
@@ -418,14 +418,14 @@ def test_a_metric_of_a_run_that_diverges_is_not_blamed() -> None:
 
 
 class Exponential(nn.Module):
-    """Soon beyond the floats."""
+    """Overflows soon."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.exp()
 
 
 def test_a_run_of_another_version_is_not_continued() -> None:
-    """Its state has other names: there is no way to go on exactly."""
+    """Its state has other names, so it can't continue exactly."""
     *_, last = drdsgd.trajectory(**options(rounds=2))
     other = drdsgd.Algorithm(objectives.kl_dro(2.0, weights="normalized"), optimizers.momentum(0.1))
     with pytest.raises(InputError, match="the run to continue has share as its objective's state, which is now"):
