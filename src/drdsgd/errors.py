@@ -9,7 +9,7 @@ from numbers import Integral
 
 __all__ = [
     "Died", "Diverged", "InUse", "InputError", "Interrupted",
-    "one_line", "out_of_memory", "positive", "unknown", "whole",
+    "not_negative", "one_line", "out_of_memory", "positive", "unknown", "whole",
 ]  # fmt: skip
 
 
@@ -80,6 +80,18 @@ def positive(argument: str, value: float, hint: str = "") -> float:
     """
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{argument} must be a positive number: {value:g}" + (f"; {hint}" if hint else ""))
+    return value
+
+
+def not_negative(argument: str, value: float, hint: str) -> float:
+    """A number that is 0 or more, or an `InputError` that names the argument and suggests values.
+
+    >>> not_negative("q", -1.0, "0 is average risk")
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: q must be 0 or more: -1; 0 is average risk
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{argument} must be 0 or more: {value:g}; {hint}")
     return value
 
 

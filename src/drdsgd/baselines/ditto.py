@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from drdsgd.baselines.server import Clients, ServerAlgorithm, not_negative, settings
+from drdsgd.baselines.server import Clients, ServerAlgorithm, settings
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import Schedule
+from drdsgd.errors import not_negative
 
 __all__ = ["ditto"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drdsgd.baselines.server import Replies, ServerAlgorithm, not_negative, stateless
+from drdsgd.baselines.server import Replies, ServerAlgorithm, stateless
 from drdsgd.core.schedules import Schedule
+from drdsgd.errors import not_negative
 
 __all__ = ["q_fed_avg"]
 

@@ -7,7 +7,6 @@ of (seed, device, round), like their batches.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -243,8 +242,3 @@ def settings(
     """The checked step sizes, local steps and number of devices that take part."""
     schedule, tau = schedule_of("eta", eta, "0.01 to 0.5 are usual"), whole("local_steps", local_steps)
     return schedule, tau, None if clients is None else whole("clients", clients)
-
-
-def not_negative(argument: str, value: float, hint: str) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{argument} must be 0 or more: {value:g}; {hint}")

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from drdsgd.core.schedules import Schedule, schedule_of
-from drdsgd.errors import InputError, positive, unknown
+from drdsgd.errors import InputError, not_negative, positive, unknown
 
 if TYPE_CHECKING:
     from drdsgd.core.engine import Mix
@@ -189,8 +189,7 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
     >>> objective.weigh(torch.tensor([0.5, 2.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([0.5000, 2.0000])
     """
-    if not (math.isfinite(q) and q >= 0):
-        raise InputError(f"q must be 0 or more: {q:g}; 0 is average risk, 1 to 5 are usual")
+    not_negative("q", q, "0 is average risk, 1 to 5 are usual")
 
     def log_h(loss: Tensor, t: int) -> Tensor:
         # a loss of 0 becomes the smallest positive float, because log 0 cannot be averaged
@@ -302,8 +301,7 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
     (tensor([1., 1.]), tensor([0.4000, 0.6000]))
     """
     positive("dual_eta", dual_eta, "0.01 is usual")
-    if not (math.isfinite(dual_penalty) and dual_penalty >= 0):
-        raise InputError(f"dual_penalty must be 0 or more: {dual_penalty:g}; 0.01 to 10 are usual")
+    not_negative("dual_penalty", dual_penalty, "0.01 to 10 are usual")
 
     def init(hosted: LocalDevices) -> ObjectiveState:
         K = hosted.K
