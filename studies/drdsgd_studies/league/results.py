@@ -116,7 +116,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
         if arena.main:
             # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
             alike = {name: at_equal_rounds(one) for name, one in here.items()}
-            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
+            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder, "league")
     for name, rows in tables(s, done).items():
         write_csv(folder / f"{name}.csv", rows)
     write_verdicts(folder, claims)

@@ -1,7 +1,7 @@
-"""What came out: CSV files of every number, verdicts, and the page about them.
+"""The results: CSV files with every number, verdicts, and the page about them.
 
-Every row of the CSV files of figures and table names the runs that it is made of: `OUT/runs/NAME.json` holds the
-complete config, and `drdsgd train OUT/runs/NAME.json` gives the same metrics again. What has no rows has no file.
+Every row of the CSV files of figures and table names its runs. `drdsgd train OUT/paper.jsonl.xz:NAME` runs one again
+and gives the same metrics. A table without rows has no file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(part: Part, claims: Sequence[Claim], s: Settings, done: Done, folder: 
     for name, rows in tables(part, s, done).items():
         write_csv(folder / f"{name}.csv", rows)
     write_verdicts(folder, claims)
-    reports.write(part.compared(s), part.title, s, done, folder)
+    reports.write(part.compared(s), part.title, s, done, folder, "paper")
     return section(part, s, done, claims, part.draw(s, done, folder))
 
 

@@ -52,7 +52,7 @@ def test_before_anything_is_done_there_is_a_page_that_says_so(tmp_path: Path) ->
 
 
 def test_everybody_is_in_the_tables_best_first(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs")
+    store = Store(tmp_path)
     names = [entrant.name for entrant in plan.arenas(QUICK)[0].entrants]
     worst = {name: 40.0 + i for i, name in enumerate(names)}
     for arena in plan.arenas(QUICK):

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.xdist_group("results"), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def done() -> Done:
-    """All committed runs, of whatever versions."""
-    return {run.experiment: run for run in read_records([RESULTS / "runs"])}
+    """All committed runs, whatever versions they were made with."""
+    return {run.experiment: run for run in read_records(RESULTS)}
 
 
 def settings() -> Settings:
