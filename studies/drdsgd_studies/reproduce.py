@@ -182,7 +182,7 @@ def _fair_section(s: Settings, done: Done, stem: Path) -> list[Block]:
     """How much of every gain is due to the step size, and how much to robustness."""
     compared = [c for part in PARTS.values() for c in part.comparisons(s)]
     tuned = [c for c in compared if c.tuned]
-    draw.gains(compared, s, done, stem)
+    draw.write(stem, draw.gains, compared, s, done)
     return [
         Heading("Step size or robustness?"),
         Text(

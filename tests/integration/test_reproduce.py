@@ -238,7 +238,7 @@ def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_
     with (
         patch("drdsgd.experiments.workers.team", side_effect=Crash),
         patch.object(measurements, "measure", side_effect=Crash),
-        patch.object(draw, "_written", lambda make, stem: plots.save(Figure(), stem.with_name(f"{stem.name}.png"))),
+        patch.object(draw, "write", lambda stem, *_: plots.save(Figure(), stem.with_name(f"{stem.name}.png"))),
     ):
         said = drdsgd("reproduce", "all", *QUICK, "--only-known", "--out", out, "--records", known)
     assert said.status == 0, said.err

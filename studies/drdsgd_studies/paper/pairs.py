@@ -1,4 +1,4 @@
-"""What the comparisons of the paper have in common: DR-DSGD minus DSGD, paired by seed, and the claims about it."""
+"""DR-DSGD minus DSGD, paired by seed, and the claims about it that several figures share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     "worst",
 ]  # fmt: skip
 
-# percent: where the worst-off devices of both algorithms are below it, a difference between them says little
+# percent: if the worst accuracies of both algorithms are below it, their difference means little
 FLOOR = 5.0
 LOST = "with diverged runs of DR-DSGD in part at most, and not at all if most diverge"
 NO_PRICE = (
@@ -71,13 +71,13 @@ def difference(c: Comparison, s: Settings, done: Done, kind: Kind, measure: Meas
 
 
 def judged(c: Comparison, s: Settings, done: Done, verdict: Verdict) -> Verdict:
-    """A verdict on DR-DSGD's runs that finished, in the light of those that diverged."""
+    """A verdict on DR-DSGD's finished runs, lowered if some diverged."""
     runs = c.pair(s)["DR-DSGD"].runs(done)
     return despite(diverged(runs), len(runs), verdict)
 
 
 def found(comparisons: Iterable[Comparison], s: Settings, done: Done, finding: Finding) -> Finding:
-    """A finding on comparisons; one of which no run is done can't be one."""
+    """A finding on comparisons, or `NOT_RUN` if none of their runs is done."""
     begun = any(group.runs(done) for c in comparisons for group in c.pair(s).values())
     return finding if begun else NOT_RUN
 
@@ -105,7 +105,7 @@ def points(d: Estimate, s: Settings, note: str = "") -> str:
 
 
 def _floor(c: Comparison, s: Settings, done: Done, kind: Kind) -> str:
-    """A note on a difference of worst accuracies that are both next to nothing; empty where they are not."""
+    """A note if both worst accuracies are close to zero; else empty."""
     worst = {label: ends(group.runs(done), kind, "worst").values() for label, group in c.pair(s).items()}
     if not all(values and statistics.fmean(values) < FLOOR for values in worst.values()):
         return ""
@@ -204,7 +204,7 @@ def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | Non
     ratios = [(dsgd[seed] or T) / (dr_dsgd[seed] or T) for seed in seeds]
     if not ratios:
         return Finding("no pair is done", "cannot be told")
-    if not _count(dsgd, seeds) + _count(dr_dsgd, seeds):  # an interval of numbers that were all cut off says nothing
+    if not _count(dsgd, seeds) + _count(dr_dsgd, seeds):  # all numbers are cut off at T: an interval would mean nothing
         return Finding(f"neither gets there in any of {len(seeds)} seeds", "does not hold")
     logs = Estimate.over([math.log(ratio) for ratio in ratios])
     low, high = (f"{math.exp(end):.1f}" for end in logs.interval) if logs.n > 1 else ("", "")
@@ -218,7 +218,7 @@ def _count(rounds: Mapping[int, int | None], seeds: Sequence[int]) -> int:
 
 
 def area(runs: Sequence[RunRecord], kind: Kind) -> dict[int, float]:
-    """The mean over rounds of the worst accuracy, by seed: what is learned faster has more of it."""
+    """The mean over rounds of the worst accuracy, by seed; the faster, the larger."""
     return {
         run.experiment.seed: statistics.fmean(run.curves[kind]["worst"]) for run in runs if run.status == "finished"
     }

@@ -24,7 +24,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments.config import PACKED, Experiment
 from drdsgd.experiments.records import Record, Status, numerics_of
 from drdsgd.files import replacing, write_text
-from drdsgd.report.summary import KINDS, MEASURES, Kind, Measure
+from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure
 from drdsgd.versions import versions
 from drdsgd_studies.shared.corrupt import validated
 
@@ -36,6 +36,7 @@ __all__ = [
     "differences",
     "diverged",
     "ends",
+    "estimate",
     "name_of",
     "read_records",
     "run_record",
@@ -315,6 +316,11 @@ def _installed() -> dict[str, str]:
 def ends(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> dict[int, float]:
     """A measure at the end of every run that finished, by seed."""
     return {run.experiment.seed: run.final(kind, measure) for run in runs if run.status == "finished"}
+
+
+def estimate(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> Estimate:
+    """A measure at the end, over the runs that finished."""
+    return Estimate.over(list(ends(runs, kind, measure).values()))
 
 
 def diverged(runs: Sequence[RunRecord]) -> int:

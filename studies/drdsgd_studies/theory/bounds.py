@@ -49,6 +49,7 @@ def lemma_1(W: NDArray[np.float64], A: NDArray[np.float64], n: int) -> float:
 def lemma_3(k: Constants, mu: float, eta: float, rho: float) -> float:
     """Lemma 3's bound on `1/(K T) sum_t ||theta^t (I - J)||_F^2`; refuses an eta for which it does not hold.
 
+    >>> from drdsgd_studies.theory.problem import constants, waves
     >>> k = constants(waves(5), mu=1.0)
     >>> round(lemma_3(k, 1.0, eta=0.01, rho=0.25), 6)
     0.000623
@@ -62,6 +63,7 @@ def lemma_3(k: Constants, mu: float, eta: float, rho: float) -> float:
 def theorem_1(k: Constants, mu: float, eta: float, B: int, T: int, rho: float, F_1: float) -> float:
     """The right side of Theorem 1 (eq. 27) as printed, with F_1 = F(theta_bar^1).
 
+    >>> from drdsgd_studies.theory.problem import constants, waves
     >>> k = constants(waves(5), mu=1.0)
     >>> round(theorem_1(k, 1.0, eta=0.01, B=100, T=10_000, rho=0.25, F_1=k.F_inf + 0.1), 4)
     0.0106
@@ -75,6 +77,7 @@ def theorem_1_as_proved(k: Constants, mu: float, eta: float, B: int, T: int, rho
 
     Eq. 76 times 2 / eta has 4 where eq. 77 prints 2. Lemma 3 put into it gives G^4 / mu^6; printed is G^2 / mu^8.
 
+    >>> from drdsgd_studies.theory.problem import constants, waves
     >>> k = constants(waves(5), mu=1.0)
     >>> round(theorem_1_as_proved(k, 1.0, eta=0.01, B=100, T=10_000, rho=0.25, F_1=k.F_inf + 0.1), 4)
     0.0256
