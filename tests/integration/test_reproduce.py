@@ -246,6 +246,7 @@ def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_
     n, _, planned, *_ = line.removeprefix("drdsgd: ").split()
     assert 0 < int(n) < int(planned) and line.endswith(f"runs are known, from {known}")
     assert "theory is not measured yet" in said.err
+    assert len(list((out / "runs").iterdir())) == int(n) and not (out / "paper.jsonl.xz").exists()  # not complete
     assert f"**Not complete: {n} of {planned} runs" in (out / "README.md").read_text()
     assert "**Not complete: " not in (everything / "README.md").read_text()
 

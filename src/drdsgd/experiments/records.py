@@ -186,8 +186,7 @@ def read(path: Path) -> Record:
     network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
     if not metrics:
         raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
-    how = summary.status, summary.message, summary.versions, summary.numerics
-    return Record(path, e, network, metrics, *how)
+    return Record(path, e, network, metrics, summary.status, summary.message, summary.versions, summary.numerics)
 
 
 def numerics_of(e: Experiment) -> dict[str, int]:

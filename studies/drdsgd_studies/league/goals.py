@@ -26,7 +26,7 @@ from drdsgd_studies.league.plan import (
     sprint,
     with_fresh_seeds,
 )
-from drdsgd_studies.paper.pairs import FLOOR, first_round, points
+from drdsgd_studies.paper.pairs import FLOOR, first_rounds, points
 from drdsgd_studies.shared.claims import (
     NOT_RUN,
     Claim,
@@ -215,14 +215,10 @@ def _faster(here: Mapping[str, Place], s: Settings, done: Done) -> Claim:
     )
 
 
-def _firsts(group: Group, done: Done) -> dict[int, int | None]:
-    """The first round with 50 % worst accuracy, by seed; None if there is none."""
-    return {run.experiment.seed: first_round(run, "consensus", ENOUGH) for run in group.runs(done)}
-
-
 def _fewer(ours: Group, dsgd: Group, done: Done) -> Estimate:
     """The log of DSGD's rounds over ours, paired by seed."""
-    us, them, T = _firsts(ours, done), _firsts(dsgd, done), dsgd.example.rounds
+    us, them = (first_rounds(group.runs(done), "consensus", ENOUGH) for group in (ours, dsgd))
+    T = dsgd.example.rounds
     seeds = sorted(us.keys() & them.keys())
     return Estimate.over([math.log((them[seed] or T) / (us[seed] or T)) for seed in seeds])
 
@@ -232,10 +228,12 @@ def _soon(ours: Group, dsgd: Group, done: Done, beside: str = "") -> Finding:
     if ratios.n < 2:
         return NOT_RUN
     low, high = (f"{math.exp(end):.1f}" for end in ratios.interval)
-    both_firsts = {name: _firsts(group, done) for name, group in ((OURS, ours), ("DSGD", dsgd))}
+    firsts_of = {
+        name: first_rounds(group.runs(done), "consensus", ENOUGH) for name, group in ((OURS, ours), ("DSGD", dsgd))
+    }
     there = ", ".join(
         f"{name} in {sum(at is not None for at in firsts.values())} of {len(firsts)} seeds"
-        for name, firsts in both_firsts.items()
+        for name, firsts in firsts_of.items()
     )
     times = f"{math.exp(ratios.mean):.1f} times fewer"
     words = f"{times} (95 %: {low} to {high}; {there} within {dsgd.example.rounds}{beside})"

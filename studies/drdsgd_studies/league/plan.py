@@ -35,27 +35,10 @@ from drdsgd_studies.shared.plan import DataName, Group, Settings, base, rounded,
 from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = [
-    "Again",
-    "Arena",
-    "Hardship",
-    "Place",
-    "arenas",
-    "at_equal_floats",
-    "at_equal_rounds",
-    "attempts",
-    "failed",
-    "fresh",
-    "groups",
-    "hardships",
-    "paper_runs",
-    "place",
-    "places",
-    "reported",
-    "sprint",
-    "trial",
-    "variants",
+    "Again", "Arena", "Hardship", "Place", "arenas", "at_equal_floats", "at_equal_rounds", "attempts", "failed",
+    "fresh", "groups", "hardships", "paper_runs", "place", "places", "reported", "sprint", "trial", "variants",
     "with_fresh_seeds",
-]
+]  # fmt: skip
 
 K = 25
 ROUNDS = 300

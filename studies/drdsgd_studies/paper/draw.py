@@ -24,7 +24,7 @@ from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure, over
 from drdsgd_studies.paper import fair, table1
 from drdsgd_studies.paper.fair import ALGORITHMS
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings
-from drdsgd_studies.shared.store import Done, RunRecord, diverged, estimate
+from drdsgd_studies.shared.store import Done, diverged, estimate
 
 __all__ = ["curves", "denser", "gains", "readings", "spread", "table", "topologies", "write"]
 
@@ -67,8 +67,7 @@ def curves(c: Comparison, s: Settings, done: Done) -> Figure:
     pair = c.pair(s)
     for row, kind in zip(grid, KINDS, strict=True):
         for axes, measure in zip(row, PANELS, strict=True):
-            for group, colour in zip(pair.values(), COLOURS, strict=False):
-                _draw_runs(axes, group.runs(done), kind, measure, colour)
+            _draw_pair(axes, c, s, done, kind, measure)
             axes.set_ylabel(_unit(measure))
     for axes, (title, _) in zip(grid[0], PANELS.values(), strict=True):
         axes.set_title(title)
@@ -96,15 +95,12 @@ def denser(cases: Mapping[DataName, Cases], s: Settings, done: Done) -> Figure:
         grid = part.subplots(2, columns, sharex=True, sharey=True, squeeze=False)
         for row, kind in zip(grid, KINDS, strict=True):
             for axes, c in zip(row, by_name.values(), strict=True):
-                for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
-                    _draw_runs(axes, group.runs(done), kind, "worst", colour)
+                _draw_pair(axes, c, s, done, kind, "worst")
             row[0].set_ylabel(_worst())
         for axes, name in zip(grid[0], by_name, strict=True):
             axes.set_title(name, weight="normal")
         _finish(grid, list(by_name.values()))
-    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
-    keys += _exceptions([c for by_name in cases.values() for c in by_name.values()], s, done)
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    _legend(figure, [c for by_name in cases.values() for c in by_name.values()], s, done)
     return figure
 
 
@@ -120,25 +116,30 @@ def topologies(cases: Cases, s: Settings, done: Done) -> Figure:
         for axes, c in zip(row, cases.values(), strict=True):
             if axes is not grid[0][0]:
                 axes.sharey(grid[0][0])
-            for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
-                _draw_runs(axes, group.runs(done), kind, "worst", colour)
+            _draw_pair(axes, c, s, done, kind, "worst")
             axes.tick_params(labelleft=axes is row[0])
         row[0].set_ylabel(_worst())
     _finish(grid, list(cases.values()))
-    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
-    keys += _exceptions(cases.values(), s, done)
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    _legend(figure, cases.values(), s, done)
     return figure
 
 
-def _draw_runs(axes: Axes, runs: Sequence[RunRecord], kind: Kind, measure: Measure, colour: str) -> None:
-    """A curve, and marks where runs diverged; nothing where there is no run."""
-    if not runs:
-        return
-    points = over_rounds([dict(zip(run.rounds, run.curves[kind][measure], strict=True)) for run in runs])
-    plots.draw_curve(axes, points, colour)
-    for run in runs:
-        plots.draw_end(axes, run.status, run.rounds[-1], run.final(kind, measure), colour)
+def _draw_pair(axes: Axes, c: Comparison, s: Settings, done: Done, kind: Kind, measure: Measure) -> None:
+    """A curve for each algorithm with runs, and marks where runs diverged."""
+    for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
+        if runs := group.runs(done):
+            points = over_rounds([dict(zip(run.rounds, run.curves[kind][measure], strict=True)) for run in runs])
+            plots.draw_curve(axes, points, colour)
+        for run in runs:
+            plots.draw_end(axes, run.status, run.rounds[-1], run.final(kind, measure), colour)
+
+
+def _legend(figure: Figure, comparisons: Iterable[Comparison], s: Settings, done: Done) -> None:
+    """A legend below: both algorithms, and a note on runs that are missing or diverged, with the mark of these."""
+    words = _state([group for c in comparisons for group in c.pair(s).values()], done)
+    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
+    keys += [_key(each, INK, "", "x" if "diverged" in each else "") for each in words]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
 
 
 def _finish(grid: Iterable[Sequence[Axes]], columns: Sequence[Comparison]) -> None:
@@ -177,12 +178,6 @@ def _state(groups: Sequence[Group], done: Done) -> list[str]:
     planned, n = sum(len(group.experiments) for group in groups), diverged(runs)
     words = [f"{n} of {len(runs)} runs diverged"] if n else []
     return words + ([f"{len(runs)} of {planned} runs done"] if len(runs) < planned else [])
-
-
-def _exceptions(comparisons: Iterable[Comparison], s: Settings, done: Done) -> list[Line2D]:
-    """Keys of a legend with the same note for many groups, with the mark of diverged runs."""
-    words = _state([group for c in comparisons for group in c.pair(s).values()], done)
-    return [_key(each, INK, "", "x" if "diverged" in each else "") for each in words]
 
 
 def _unit(measure: Measure) -> str:

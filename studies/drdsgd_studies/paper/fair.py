@@ -25,20 +25,8 @@ from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings, ro
 from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = [
-    "ALGORITHMS",
-    "SCHEDULES",
-    "Gain",
-    "best",
-    "chosen_by",
-    "gain",
-    "grid",
-    "matched",
-    "paired_runs",
-    "sides",
-    "swing",
-    "trial",
-    "trials",
-    "variants",
+    "ALGORITHMS", "SCHEDULES", "Gain", "best", "chosen_by", "gain", "grid", "matched", "paired_runs", "sides", "swing",
+    "trial", "trials", "variants",
 ]  # fmt: skip
 
 Algorithm = Literal["dsgd", "dr-dsgd"]

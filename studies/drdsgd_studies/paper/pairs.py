@@ -23,22 +23,8 @@ from drdsgd_studies.shared.plan import Comparison, Settings
 from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
 
 __all__ = [
-    "EACH",
-    "NO_PRICE",
-    "above_each",
-    "area",
-    "average",
-    "difference",
-    "fewer_rounds",
-    "findings",
-    "first_round",
-    "found",
-    "judge_rounds",
-    "judged",
-    "points",
-    "rule",
-    "stdev",
-    "worst",
+    "EACH", "NO_PRICE", "above_each", "area", "average", "difference", "fewer_rounds", "findings", "first_rounds",
+    "found", "judge_rounds", "judged", "points", "rule", "stdev", "worst",
 ]  # fmt: skip
 
 # percent: if the worst accuracies of both algorithms are below it, their difference means little
@@ -166,10 +152,7 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
 
     def find(c: Comparison, kind: Kind) -> Finding:
         pair = c.pair(s)
-        dsgd, dr_dsgd = (
-            {run.experiment.seed: first_round(run, kind, goal) for run in pair[label].runs(done)}
-            for label in ("DSGD", "DR-DSGD")
-        )
+        dsgd, dr_dsgd = (first_rounds(pair[label].runs(done), kind, goal) for label in ("DSGD", "DR-DSGD"))
         return found([c], s, done, judge_rounds(dsgd, dr_dsgd, c.fields["rounds"], times))
 
     return Claim(
@@ -182,12 +165,14 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
     )
 
 
-def first_round(run: RunRecord, kind: Kind, goal: float) -> int | None:
-    """The first evaluated round at which the worst accuracy is at least `goal`; a run that diverges has none."""
-    if run.status != "finished":
-        return None
-    worst = zip(run.rounds, run.curves[kind]["worst"], strict=True)
-    return next((t for t, value in worst if value >= goal and t > 0), None)
+def first_rounds(runs: Sequence[RunRecord], kind: Kind, goal: float) -> dict[int, int | None]:
+    """The first evaluated round with a worst accuracy of at least `goal`, by seed; a run that diverges has none."""
+
+    def first(run: RunRecord) -> int | None:
+        worst = zip(run.rounds, run.curves[kind]["worst"], strict=True)
+        return next((t for t, value in worst if value >= goal and t > 0 and run.status == "finished"), None)
+
+    return {run.experiment.seed: first(run) for run in runs}
 
 
 def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | None], T: int, times: float) -> Finding:

@@ -20,26 +20,9 @@ from drdsgd_studies.shared.plan import DataName, Group, Settings, base, rounded
 from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends, estimate
 
 __all__ = [
-    "COLUMNS",
-    "MUS",
-    "PRINTED",
-    "TITLE",
-    "Distance",
-    "Reading",
-    "claims",
-    "closest",
-    "distance",
-    "divergence",
-    "groups",
-    "largest_step",
-    "numbers",
-    "reading_rows",
-    "readings",
-    "rows",
-    "slow_readings",
-    "steps",
-    "trends",
-]
+    "COLUMNS", "MUS", "PRINTED", "TITLE", "Distance", "Reading", "claims", "closest", "distance", "divergence",
+    "groups", "largest_step", "numbers", "reading_rows", "readings", "rows", "slow_readings", "steps", "trends",
+]  # fmt: skip
 
 TITLE = "Table 1: fairness against average accuracy, K = 25"
 

@@ -22,17 +22,7 @@ from typing import Literal
 from drdsgd.report.summary import Estimate
 
 __all__ = [
-    "NOT_RUN",
-    "Claim",
-    "Finding",
-    "Verdict",
-    "both",
-    "despite",
-    "less",
-    "more",
-    "no_price",
-    "paired",
-    "together",
+    "NOT_RUN", "Claim", "Finding", "Verdict", "both", "despite", "less", "more", "no_price", "paired", "together",
     "trend",
 ]  # fmt: skip
 

@@ -29,18 +29,9 @@ from drdsgd.versions import versions
 from drdsgd_studies.shared.corrupt import validated
 
 __all__ = [
-    "LOOSE",
-    "Done",
-    "RunRecord",
-    "Store",
-    "differences",
-    "diverged",
-    "ends",
-    "estimate",
-    "name_of",
-    "read_records",
+    "LOOSE", "Done", "RunRecord", "Store", "differences", "diverged", "ends", "estimate", "name_of", "read_records",
     "run_record",
-]
+]  # fmt: skip
 
 # decimals kept of a percentage: a device has at most a few thousand test samples
 DECIMALS = 4
@@ -198,7 +189,9 @@ def read_records(folder: Path, bare: bool = False) -> Iterator[RunRecord]:
     contradicts itself, is refused.
     """
     packed, loose = sorted(folder.glob(f"*{PACKED}")), folder / LOOSE
-    for path in sorted((folder if bare and not packed and not loose.is_dir() else loose).glob("*.json")):
+    if bare and not packed and not loose.is_dir() and not (folder / "settings.json").exists():
+        loose = folder
+    for path in sorted(loose.glob("*.json")):
         yield _record(path.read_bytes(), path.stem, str(path))
     for path in packed:
         yield from _packed(path)

@@ -128,14 +128,8 @@ def rows(results: Results) -> list[dict[str, str | float | int]]:
     >>> rows(Results((Measurement("lemma 1", "", 4, None, None, None, None, "ring", None, 0, 0.1, 0.9, 1.0),)))[0]["T"]
     ''
     """
-    return [
-        {name: "" if value is None else value for name, value in asdict(m).items()} | {"ratio": _blank(m.ratio)}
-        for m in results.measurements
-    ]
-
-
-def _blank(value: float) -> str | float:
-    return "" if math.isnan(value) else value
+    found = ({**asdict(m), "ratio": None if math.isnan(m.ratio) else m.ratio} for m in results.measurements)
+    return [{name: "" if value is None else value for name, value in row.items()} for row in found]
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,8 @@ from drdsgd_studies.shared.claims import Claim, Finding, Verdict, less
 from drdsgd_studies.theory.measurements import Measurement, Results, ratio
 
 __all__ = [
-    "ROUNDING",
-    "claims",
-    "judge_bound",
-    "judge_rate",
-    "judge_speed_up",
-    "rounds_of",
-    "slopes",
-    "speed_up",
-    "three",
-]
+    "ROUNDING", "claims", "judge_bound", "judge_rate", "rounds_of", "slopes", "speed_up", "three",
+]  # fmt: skip
 
 # a ratio above 1 by less than this is rounding
 ROUNDING = 1e-9
@@ -94,15 +86,6 @@ def judge_rate(slopes: Mapping[int, Estimate], number: float = -0.5) -> Verdict:
     return "holds in part" if any(one.mean > 0 and one.clear for one in above) else "holds"
 
 
-def judge_speed_up(exponent: Estimate) -> Verdict:
-    """The verdict on the exponent of K, -1/2 in the paper: clearly below zero and at least half of it, or only below.
-
-    >>> [judge_speed_up(Estimate(e, 0.01, 5)) for e in (-0.4, -0.1, 0.1)]
-    ['holds', 'holds in part', 'does not hold']
-    """
-    return less(exponent, 0.25)
-
-
 def judge_bound(ratios: Mapping[str, Sequence[float]]) -> Verdict:
     """The verdict on measured / bound over seeds for each setting: holds if no setting's mean is above 1.
 
@@ -142,7 +125,7 @@ def claims(results: Results) -> list[Claim]:
             "slope of the same against log K at the largest T, over the K with K^3 <= T, where 1/sqrt(KT) is the "
             "larger term: holds if its 95 % interval is below zero and it is at most -1/4, in part if it is not, does "
             "not hold if the interval is above -1/4, else it cannot be told.",
-            {"measured": Finding(_speed_words(exponent, Ks, only_the_step(results)), judge_speed_up(exponent))},
+            {"measured": Finding(_speed_words(exponent, Ks, only_the_step(results)), less(exponent, 0.25))},
         ),
         _bound_claim(
             "Lemma 1: ||A (W^n - J)||_F^2 is at most rho^n ||A||_F^2.", bound_rule, results.of("lemma 1"), False

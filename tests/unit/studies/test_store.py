@@ -196,6 +196,9 @@ def test_only_another_folder_may_hold_loose_records_itself(tmp_path: Path) -> No
     bare = tmp_path / "elsewhere" / "runs"
     assert set(Store(tmp_path / "out", bare).runs) == {run.experiment}
     assert Store(bare).runs == {}  # an output folder's own files are not records
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "settings.json").write_text("{}")  # an output folder without records yet
+    assert Store(tmp_path / "out", tmp_path / "begun").runs == {}
 
 
 # --------------------------------------------------------------------- refused
