@@ -30,7 +30,7 @@ def reproduce(
     only_known: bool,
     threads: str | None,
 ) -> None:
-    """Run what is missing, write pages, pictures and tables, and print what came of each claim."""
+    """Do the missing runs, write pages, pictures and tables, and print the verdict on each claim."""
     if what not in studies.NAMES:
         raise InputError(f"reproduce {what}: unknown; choose {', '.join(studies.NAMES[:-1])} or {studies.NAMES[-1]}")
     if known is not None and not known.is_dir():
@@ -44,7 +44,7 @@ def reproduce(
     with continued_with(again, folder, begun=folder / "settings.json"):
         with bar(console(stderr=True), f"reproducing {what}", None) as advance:
             claims = studies.reproduce(
-                [what], settings, folder, known or Path("docs/results/runs"),
+                [what], settings, folder, known or Path("docs/results"),
                 at_once=at_once or default_threads(),
                 only_known=only_known,
                 watch=lambda done, total, note: advance(done, note, total),
@@ -53,12 +53,12 @@ def reproduce(
         _show_claims(claims)
         print(f"results: {folder}")
         for report in (folder / name / reports.NAME for name in claims):
-            if report.exists():  # not of theory, nor before a run is done
+            if report.exists():  # theory has none, nor has a part without finished runs
                 print(f"report: {report}")
 
 
 def _show_claims(claims: Mapping[str, Sequence[Claim]]) -> None:
-    """What came of each claim, on the terminal."""
+    """Print the verdict on each claim."""
     screen = console()
     for name, some in claims.items():
         for claim in some:

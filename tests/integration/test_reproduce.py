@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,11 +21,12 @@ from playwright.sync_api import Browser
 from drdsgd.data import sources
 from drdsgd.experiments.records import Folder, read
 from drdsgd.report import plots
+from drdsgd.versions import versions
 from drdsgd_studies.paper import draw
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared.plan import Settings
-from drdsgd_studies.shared.store import Store, run_record
-from drdsgd_studies.theory import theory
+from drdsgd_studies.shared.store import Store, read_records, run_record
+from drdsgd_studies.theory import measurements
 from tests.support.browser import opened
 from tests.support.killing import process, program
 from tests.support.program import Crash, contents, drdsgd, refused, wait_for
@@ -49,14 +51,14 @@ def light() -> Iterator[None]:
             figure.savefig(path, dpi=20)
         return path
 
-    cases = theory._cases
+    cases = measurements._cases
 
-    def short(quick: bool, seeds: Sequence[int]) -> list[theory._Case]:
+    def short(quick: bool, seeds: Sequence[int]) -> list[measurements._Case]:
         return [case for case in cases(quick, seeds) if case.T <= 256]
 
     with (
         patch.object(plots, "save", save),
-        patch.object(theory, "_cases", short),
+        patch.object(measurements, "_cases", short),
         patch.object(os, "fsync", lambda file: None),
         patch.object(sources, "digits", functools.cache(sources.digits)),
     ):
@@ -69,6 +71,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("quick") / "out"
     said = drdsgd("reproduce", "all", *QUICK, "--out", out, "--records", out.parent)
     assert said.status == 0, said.err
+    assert (out / "paper.jsonl.xz").exists() and not (out / "runs").exists()
     assert "drdsgd: --quick: a check of the whole way on the embedded digits" in said.err.splitlines()[0]
     assert all(f"\n{name}: " in said.out for name in (*PARTS, "theory"))
     return out
@@ -93,7 +96,7 @@ def test_every_part_leaves_numbers_pictures_and_verdicts(everything: Path) -> No
 
 
 def test_verdicts_are_those_of_the_rules(everything: Path) -> None:
-    s, done = Settings((0, 1), ROUNDS, True), Store(everything / "runs").runs
+    s, done = Settings((0, 1), ROUNDS, True), Store(everything).runs
     for name, part in PARTS.items():
         stored = json.loads((everything / name / "verdicts.json").read_text())
         fresh = part.claims(s, done)
@@ -105,7 +108,7 @@ def test_verdicts_are_those_of_the_rules(everything: Path) -> None:
 
 
 def test_every_row_names_its_runs(everything: Path) -> None:
-    names = {path.stem for path in (everything / "runs").iterdir()}
+    names = {run.name for run in read_records(everything)}
     for name in PARTS:
         for file in (everything / name).glob("*.csv"):
             for row in rows(file):
@@ -114,45 +117,45 @@ def test_every_row_names_its_runs(everything: Path) -> None:
 
 def test_a_run_can_be_repeated_from_its_record(everything: Path, tmp_path: Path) -> None:
     row = rows(everything / "fig1" / "curves.csv")[-1]
-    record = everything / "runs" / f"{row['run']}.json"
+    record = f"{everything}/paper.jsonl.xz:{row['run']}"
     assert drdsgd("train", record, "--out", tmp_path / "again").status == 0
-    again, before = run_record(read(tmp_path / "again")), json.loads(record.read_text())
-    assert {**again.__dict__, "seconds": 0, "experiment": 0} == {
-        **Store(everything / "runs").runs[again.experiment].__dict__, "seconds": 0, "experiment": 0,
-    }  # fmt: skip
-    assert before["curves"] == again.curves
+    again = run_record(read(tmp_path / "again"))
+    assert again.name == row["run"]
+    assert replace(again, seconds=0) == replace(Store(everything).runs[again.experiment], seconds=0)
 
 
 def test_a_second_time_nothing_runs_and_nothing_changes(everything: Path) -> None:
     before = contents(everything)
     with (
         patch("drdsgd.experiments.workers.team", side_effect=Crash),
-        patch.object(theory, "measure", side_effect=Crash),
+        patch.object(measurements, "measure", side_effect=Crash),
     ):
         for name in ("fig1", "theory"):
             said = drdsgd("reproduce", name, *QUICK, "--out", everything)
-            assert said.status == 0 and "is of before" not in said.err
+            assert said.status == 0 and "is out of date" not in said.err
             last = f"results: {everything}" if name == "theory" else f"report: {everything / name / 'report.html'}"
             assert said.out.splitlines()[-1] == last
     assert contents(everything) == before
 
 
-def test_a_page_that_says_something_else_is_said_to_be_of_before(everything: Path, tmp_path: Path) -> None:
+def test_a_page_that_differs_is_said_to_be_out_of_date(everything: Path, tmp_path: Path) -> None:
     shutil.copytree(everything, out := tmp_path / "out")
     (out / "README.md").write_text("# Something else\n")
     said = drdsgd("reproduce", "theory", *QUICK, "--out", out)
     last = said.err.splitlines()[-1]
-    command = last[last.index("drdsgd reproduce") : last.index(" brings it up to date")]
-    assert last.startswith(f"drdsgd: {out / 'README.md'} is of before: ")
+    command = last[last.index("drdsgd reproduce") : last.index(" renews it")]
+    assert last.startswith(f"drdsgd: {out / 'README.md'} is out of date: ")
     assert command == f"drdsgd reproduce all --quick --seeds 0,1 --rounds {ROUNDS} --out {out} --only-known"
 
 
 def test_another_folder_takes_the_records_that_fit(everything: Path, tmp_path: Path) -> None:
     with patch("drdsgd.experiments.workers.team", side_effect=Crash):
-        said = drdsgd("reproduce", "fig5", *QUICK, "--out", tmp_path / "out", "--records", everything / "runs")
+        said = drdsgd("reproduce", "fig5", *QUICK, "--out", tmp_path / "out", "--records", everything)
     assert said.status == 0, said.err
     assert contents(tmp_path / "out" / "fig5") == contents(everything / "fig5")
-    assert contents(tmp_path / "out" / "runs").items() <= contents(everything / "runs").items()
+    taken = list(read_records(tmp_path / "out"))
+    assert len(taken) > 10 and all(run in read_records(everything) for run in taken[:3])
+    assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_the_reports_open_in_a_browser(everything: Path, browser: Browser) -> None:
@@ -211,13 +214,14 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     line = refused("reproduce", "fig2", "--out", out, "--records", nothing)
     assert "drdsgd data get cifar10" in line and "DRDSGD_DATA" in line
     assert not out.exists()  # what is refused leaves nothing
-    with patch.object(theory, "measure", return_value=theory.Results(())):
+    with patch.object(measurements, "measure", return_value=measurements.Results(())):
         assert drdsgd("reproduce", "theory", "--quick", "--out", out).status == 0
     assert "with --seeds 0,1, not" in refused("reproduce", "theory", "--quick", "--seeds", "3", "--out", out)
     assert "--records nowhere: there is no such folder" in refused("reproduce", "fig1", "--records", "nowhere")
     with Folder(out).lock():
         assert "another process is working in" in refused("reproduce", "theory", "--quick", "--out", out)
-    for text, wrong in (("{", "it is not JSON"), ("{}", "it lacks versions, results")):
+    made = json.dumps({"versions": versions()})
+    for text, wrong in (("{", "it is not JSON"), ("{}", "it lacks versions"), (made, "it lacks results")):
         (out / "theory" / "results.json").write_text(text)
         assert f"results.json is corrupt: {wrong}; remove it" in refused("reproduce", "theory", "--quick", "--out", out)
     (out / "runs").mkdir()
@@ -229,12 +233,12 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_path: Path) -> None:
     known, out = tmp_path / "known", tmp_path / "out"
     known.mkdir()
-    for path in sorted((everything / "runs").iterdir())[::2]:
-        shutil.copy(path, known)
+    for run in list(read_records(everything))[::2]:
+        Store(known).keep(run)
     with (
         patch("drdsgd.experiments.workers.team", side_effect=Crash),
-        patch.object(theory, "measure", side_effect=Crash),
-        patch.object(draw, "_written", lambda make, stem: plots.save(Figure(), stem.with_name(f"{stem.name}.png"))),
+        patch.object(measurements, "measure", side_effect=Crash),
+        patch.object(draw, "write", lambda stem, *_: plots.save(Figure(), stem.with_name(f"{stem.name}.png"))),
     ):
         said = drdsgd("reproduce", "all", *QUICK, "--only-known", "--out", out, "--records", known)
     assert said.status == 0, said.err
@@ -242,6 +246,7 @@ def test_only_known_runs_nothing_and_says_what_is_missing(everything: Path, tmp_
     n, _, planned, *_ = line.removeprefix("drdsgd: ").split()
     assert 0 < int(n) < int(planned) and line.endswith(f"runs are known, from {known}")
     assert "theory is not measured yet" in said.err
+    assert len(list((out / "runs").iterdir())) == int(n) and not (out / "paper.jsonl.xz").exists()  # not complete
     assert f"**Not complete: {n} of {planned} runs" in (out / "README.md").read_text()
     assert "**Not complete: " not in (everything / "README.md").read_text()
 
@@ -258,9 +263,10 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on(everything: Path, tmp_path
     assert begun.exitcode == 130, said
     last = said.splitlines()[-1]
     assert f"runs unfinished; continue with: drdsgd reproduce fig2 --quick --seeds 2 --rounds {ROUNDS}" in last
-    done = contents(out / "runs")
+    done = list(read_records(out))
     assert drdsgd(*shlex.split(last[last.index("drdsgd reproduce") :])[1:]).status == 0
-    assert done.items() <= contents(out / "runs").items()
-    assert not (out / "unfinished").exists()
+    packed = list(read_records(out))
+    assert all(run in packed for run in done)
+    assert not (out / "unfinished").exists() and not (out / "runs").exists()
     for name in ("curves.csv", "fair.csv", "verdicts.json"):
         assert (out / "fig2" / name).read_bytes() == (everything / "fig2" / name).read_bytes()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from drdsgd.data.batches import Batches
@@ -22,8 +22,11 @@ from drdsgd.report.summary import Estimate
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import metropolis_matrix, rho
 from drdsgd.topology.spectrum import graph_factor
-from drdsgd_studies.theory import theory
-from drdsgd_studies.theory.theory import Measurement, Problem, Results, camps, constants, largest_eta, waves
+from drdsgd_studies.shared.corrupt import validated
+from drdsgd_studies.theory import bounds, measurements, picture, verdicts
+from drdsgd_studies.theory.bounds import largest_eta
+from drdsgd_studies.theory.measurements import Measurement, Results, Stored
+from drdsgd_studies.theory.problem import Problem, camps, constants, minimiser, waves
 from tests import reference
 
 # on one worker, so that it is measured once
@@ -41,7 +44,7 @@ SEEN: list[float] = []
 @pytest.fixture(scope="module")
 def results() -> Results:
     SEEN.clear()
-    return theory.measure(True, (0, 1), SEEN.append)
+    return measurements.measure(True, (0, 1), SEEN.append)
 
 
 def points(problem: Problem, seed: int, m: int = 8) -> Tensor:
@@ -121,7 +124,7 @@ def test_more_devices_have_the_same_problem() -> None:
 def test_F_is_not_convex_and_the_devices_disagree_at_its_minimum() -> None:
     for problem in PROBLEMS.values():
         assert torch.linalg.eigvalsh(problem.hessian(points(problem, 0, 100), 1.0)).min() < 0
-        _, g = samples(problem, theory.minimiser(problem, 1.0))
+        _, g = samples(problem, minimiser(problem, 1.0))
         assert g.mean(dim=1).norm(dim=1).min() > 0.02
 
 
@@ -133,7 +136,7 @@ def test_a_run_is_algorithm_2_in_plain_loops(mu: float) -> None:
     K, B, T, eta, seed = 10, 3, 7, 0.3, 4
     problem, graph = waves(K), graphs.erdos_renyi(K, 0.4, seed=1)
     start = torch.tensor([0.3, -0.2], dtype=torch.float64)
-    path = theory.run(problem, graph, mu, eta, B, T, seed, start)
+    path = measurements.run(problem, graph, mu, eta, B, T, seed, start)
     W, batches = reference.metropolis(graph), Batches(problem.data(), B, seed, dtype=torch.float64)
     theta = [start.clone() for _ in range(K)]
     for t in range(T):
@@ -156,7 +159,7 @@ def test_a_run_is_algorithm_2_in_plain_loops(mu: float) -> None:
 def test_batches_are_noisy_and_follow_the_seed() -> None:
     args = (waves(5), graphs.ring(5), 1.0, 0.1, 2, 5)
     start = torch.zeros(2, dtype=torch.float64)
-    a, b, other = (theory.run(*args, seed=seed, start=start).mean for seed in (0, 0, 1))
+    a, b, other = (measurements.run(*args, seed=seed, start=start).mean for seed in (0, 0, 1))
     assert torch.equal(a, b) and not torch.equal(a, other)
 
 
@@ -165,7 +168,7 @@ def test_batches_are_noisy_and_follow_the_seed() -> None:
 
 @given(st.floats(0.1, 50), st.floats(0.1, 50), st.floats(0.1, 50), st.floats(0, 0.999))
 def test_below_the_largest_step_gamma_is_below_a_quarter(L: float, G: float, mu: float, rho: float) -> None:
-    """Which is what the proof of Theorem 1 wants it for; Lemma 2 wants gamma < 1, so twice the step."""
+    """Which is what the proof of Theorem 1 wants it for; Lemma 3 needs gamma < 1, so twice the step."""
     eta = largest_eta(L, G, mu, rho)
     gamma = 16 * eta**2 * rho * L**2 * G**2 / (mu**2 * (1 - math.sqrt(rho)) ** 2)
     assert eta * L <= 1 + TINY and gamma <= 0.25 + TINY
@@ -178,26 +181,26 @@ def test_no_step_is_right_for_what_can_not_be(bad: dict[str, float]) -> None:
         largest_eta(**({"L": 1.0, "G": 1.0, "mu": 1.0, "rho": 0.5} | bad))
 
 
-def test_lemma_2_refuses_a_step_beyond_its_condition() -> None:
+def test_lemma_3_refuses_a_step_beyond_its_condition() -> None:
     k, mu, r = constants(waves(5), 1.0), 1.0, 0.5
     limit = 2 * graph_factor(mu, r) / (k.G * k.L)
-    assert theory.lemma_2(k, mu, 0.99 * limit, r) > 0
-    with pytest.raises(InputError, match="Lemma 2 holds for eta below"):
-        theory.lemma_2(k, mu, 1.01 * limit, r)
+    assert bounds.lemma_3(k, mu, 0.99 * limit, r) > 0
+    with pytest.raises(InputError, match="Lemma 3 holds for eta below"):
+        bounds.lemma_3(k, mu, 1.01 * limit, r)
 
 
 @given(problems, mus, st.floats(0.01, 0.9), st.integers(1, 500))
-def test_what_the_proof_gives_is_main0_with_lemma_2(problem: Problem, mu: float, r: float, B: int) -> None:
-    """2 / eta times (main0), which has 2 twice, and Lemma 2 at gamma = 1/4; and how the printed one differs."""
+def test_what_the_proof_gives_is_eq_76_with_lemma_3(problem: Problem, mu: float, r: float, B: int) -> None:
+    """2 / eta times eq. 76, which has 2 twice, and Lemma 3 at gamma = 1/4; and how the printed one differs."""
     k = constants(problem, mu)
     eta = largest_eta(k.L, k.G, mu, r)
     apart = 2 * eta**2 * r * k.G**2 * (8 * k.sigma**2 * (k.L**2 + 1) + k.G**2) / (mu**2 * (1 - math.sqrt(r)) ** 2)
     third = 2 / eta * 2 * eta * k.G**2 * k.L**2 * (k.G**2 + mu**2) / mu**4 * apart / (1 - 0.25)
     second = 2 / eta * 2 * eta * k.G**2 * k.sigma**2 * (k.L**2 + mu**2) / (mu**4 * B)
     first = 2 * 0.3 / (eta * 100)
-    proved = theory.theorem_1_as_proved(k, mu, eta, B, 100, r, k.F_inf + 0.3)
+    proved = bounds.theorem_1_as_proved(k, mu, eta, B, 100, r, k.F_inf + 0.3)
     assert proved == pytest.approx(first + second + third)
-    printed = theory.theorem_1(k, mu, eta, B, 100, r, k.F_inf + 0.3)
+    printed = bounds.theorem_1(k, mu, eta, B, 100, r, k.F_inf + 0.3)
     assert printed == pytest.approx(first + second / 2 + third / (2 * k.G**2 * mu**2))
 
 
@@ -206,11 +209,11 @@ def test_lemma_1_holds_and_is_an_equality_for_the_slowest_disagreement(K: int, p
     W = metropolis_matrix(graphs.erdos_renyi(K, p, seed % 1000)).toarray()
     if rho(W) ** n < 1e-12:
         return
-    assert theory.lemma_1(W, np.random.default_rng(seed).standard_normal((2, K)), n) <= 1 + 1e-9
+    assert bounds.lemma_1(W, np.random.default_rng(seed).standard_normal((2, K)), n) <= 1 + 1e-9
     values, vectors = np.linalg.eigh(W - 1 / K)
     slowest = vectors[:, np.abs(values).argmax()][None]
     if rho(W) > 1e-12:  # a complete graph has no slow disagreement
-        assert theory.lemma_1(W, slowest, n) == pytest.approx(1, rel=1e-6)
+        assert bounds.lemma_1(W, slowest, n) == pytest.approx(1, rel=1e-6)
 
 
 @given(
@@ -218,7 +221,7 @@ def test_lemma_1_holds_and_is_an_equality_for_the_slowest_disagreement(K: int, p
 )
 def test_when_the_corollarys_step_meets_theorem_1(L: float, G: float, mu: float, r: float, K: int, T: int) -> None:
     root = 8 * G * L * math.sqrt(r) / (mu * (1 - math.sqrt(r))) - 2 * L
-    eta, B = theory.corollary(L, K, T)
+    eta, B = bounds.corollary(L, K, T)
     assert (eta < largest_eta(L, G, mu, r)) == (math.sqrt(T / K) > root)
     assert abs(B - math.sqrt(K * T)) <= 0.5
 
@@ -241,7 +244,7 @@ def test_the_printed_theorem_fails_for_two_camps() -> None:
     def gradients(x: np.ndarray) -> np.ndarray:
         return np.asarray(np.exp(c * (1 + np.sin(a * x + b)) / mu) * c * a * np.cos(a * x + b) / mu)
 
-    theta = np.full(4, float(theory.minimiser(problem, mu)))
+    theta = np.full(4, float(minimiser(problem, mu)))
     assert F(theta[0]) <= min(F(x) for x in np.linspace(0, problem.period, 2000))
     squares = []
     for t in range(T):
@@ -250,8 +253,8 @@ def test_the_printed_theorem_fails_for_two_camps() -> None:
             F_1 = F(theta.mean())
         squares.append(gradients(np.full(4, theta.mean())).mean() ** 2)
     left = np.mean(squares)
-    assert left > 1.15 * theory.theorem_1(k, mu, eta, 10**9, T, r, F_1)
-    assert left < 0.05 * theory.theorem_1_as_proved(k, mu, eta, 10**9, T, r, F_1)
+    assert left > 1.15 * bounds.theorem_1(k, mu, eta, 10**9, T, r, F_1)
+    assert left < 0.05 * bounds.theorem_1_as_proved(k, mu, eta, 10**9, T, r, F_1)
 
 
 def test_the_printed_theorem_fails_by_the_square_of_mu(results: Results) -> None:
@@ -259,7 +262,7 @@ def test_the_printed_theorem_fails_by_the_square_of_mu(results: Results) -> None
     assert ratios[9.0] > 1.5 and ratios[20.0] > 2 * ratios[9.0]
 
 
-def test_the_step_of_lemma_3a_fails_for_mu_above_one_though_its_end_is_right() -> None:
+def test_the_step_of_lemma_2a_fails_for_mu_above_one_though_its_end_is_right() -> None:
     M, mu = 1.0, 2.0
     assert 1.0 ** (1 / mu - 1) > math.exp((1 / mu - 1) * M)  # x = exp(0), which is in the range of exp(l)
     # the end needs an M that is reached: l up to 0.5 and M = 1 give a constant that is too small
@@ -267,7 +270,7 @@ def test_the_step_of_lemma_3a_fails_for_mu_above_one_though_its_end_is_right() -
     assert math.exp((1 / mu - 1) * M) * L_e < math.exp(0.5 / mu)
 
 
-def test_lemma_3c_prints_half_of_what_hoeffding_gives() -> None:
+def test_lemma_2c_prints_half_of_what_hoeffding_gives() -> None:
     """E exp(s l) <= exp(s E l + s^2 (2 M)^2 / 8) at s = 2 / mu; (b) at mu / 2 says the same."""
     M, mu = 0.7, 1.3
     hoeffding = (2 / mu) ** 2 * (2 * M) ** 2 / 8
@@ -301,13 +304,13 @@ def made(value: dict[tuple[int, int], float]) -> Results:
 def test_slopes_are_found(in_T: float, in_K: float) -> None:
     grid = [(K, T) for K in (5, 10) for T in (64, 256, 1024)]
     found = made({(K, T): 3 * T**in_T * K**in_K for K, T in grid})
-    assert all(slope.mean == pytest.approx(in_T, abs=0.02) for slope in theory.slopes(found).values())
-    exponent, Ks = theory.speed_up(found)
+    assert all(slope.mean == pytest.approx(in_T, abs=0.02) for slope in verdicts.slopes(found).values())
+    exponent, Ks = verdicts.speed_up(found)
     assert exponent.mean == pytest.approx(in_K, abs=0.05) and Ks == [5, 10]
 
 
 @pytest.mark.parametrize(
-    ("slope", "exponent", "verdicts"),
+    ("slope", "exponent", "expected"),
     [
         (-0.6, -0.5, ["holds", "holds"]),
         (-0.5, -0.3, ["holds", "holds"]),
@@ -316,38 +319,38 @@ def test_slopes_are_found(in_T: float, in_K: float) -> None:
         (0.4, 0.3, ["does not hold", "does not hold"]),
     ],
 )
-def test_a_rate_is_judged_by_its_slopes(slope: float, exponent: float, verdicts: list[str]) -> None:
+def test_a_rate_is_judged_by_its_slopes(slope: float, exponent: float, expected: list[str]) -> None:
     # exact powers with a small, even error
     shift = (0.99, 1.0, 1.02) if exponent >= 0 else (0.99, 1.0, 1.01)
     rows = [
         rate(K, T, s, T ** (slope + 0.01 * (s - 1)) * K**exponent * (shift[s] ** K if exponent == 0 else 1))
         for K in (5, 10) for T in (64, 256, 1024) for s in range(3)
     ]  # fmt: skip
-    said = [claim.findings["measured"].verdict for claim in theory.claims(Results(tuple(rows)))[:2]]
-    assert said == verdicts
+    said = [claim.findings["measured"].verdict for claim in verdicts.claims(Results(tuple(rows)))[:2]]
+    assert said == expected
 
 
 def test_speed_up_is_only_where_the_corollary_says_so() -> None:
     """At T = 1024 forty devices are not to be faster than ten: 40^3 > T."""
     found = made({(5, 1024): 4.0, (10, 1024): 3.0, (40, 1024): 9.0})
-    exponent, Ks = theory.speed_up(found)
+    exponent, Ks = verdicts.speed_up(found)
     assert Ks == [5, 10] and exponent.mean < 0
 
 
 def test_the_worst_K_decides() -> None:
     good, flat = Estimate(-0.7, 0.01, 5), Estimate(0.01, 0.01, 5)
-    assert theory.judge_rate({5: good, 10: good}) == "holds"
-    assert theory.judge_rate({5: good, 10: flat}) == "does not hold"
+    assert verdicts.judge_rate({5: good, 10: good}) == "holds"
+    assert verdicts.judge_rate({5: good, 10: flat}) == "does not hold"
     # an error so large that it holds -1/2 does not make a slope clear
-    assert theory.judge_rate({5: Estimate(-0.1, 0.3, 5)}) == "does not hold"
+    assert verdicts.judge_rate({5: Estimate(-0.1, 0.3, 5)}) == "does not hold"
 
 
-@pytest.mark.parametrize("what", ["lemma 1", "lemma 2", "theorem 1"])
+@pytest.mark.parametrize("what", ["lemma 1", "lemma 3", "theorem 1"])
 def test_a_bound_that_is_broken_does_not_hold(results: Results, what: str) -> None:
-    numbers = {"lemma 1": 2, "lemma 2": 3, "theorem 1": 5}
+    numbers = {"lemma 1": 2, "lemma 3": 3, "theorem 1": 5}
 
     def verdict(some: Results) -> str:
-        return theory.claims(some)[numbers[what]].findings["measured"].verdict
+        return verdicts.claims(some)[numbers[what]].findings["measured"].verdict
 
     assert what == "theorem 1" or verdict(results) == "holds"
     first = next(m for m in results.of(what) if m.rho > 0.1)
@@ -359,16 +362,16 @@ def test_a_bound_that_is_broken_does_not_hold(results: Results, what: str) -> No
 
 
 def test_claims_of_a_quick_measurement(results: Results) -> None:
-    said = {claim.text.split(",")[0].split(":")[0]: claim for claim in theory.claims(results)[2:]}
-    assert set(said) == {"Lemma 1", "Lemma 2", "Theorem 1"}
-    verdicts = [claim.findings["measured"].verdict for claim in theory.claims(results)]
-    assert verdicts[2:] == ["holds", "holds", "does not hold", "holds"]
-    printed = theory.claims(results)[4].findings["measured"].ours
+    said = {claim.text.split(",")[0].split(":")[0]: claim for claim in verdicts.claims(results)[2:]}
+    assert set(said) == {"Lemma 1", "Lemma 3", "Theorem 1"}
+    found = [claim.findings["measured"].verdict for claim in verdicts.claims(results)]
+    assert found[2:] == ["holds", "holds", "does not hold", "holds"]
+    printed = verdicts.claims(results)[4].findings["measured"].ours
     assert "above it" in printed and "two camps" in printed and "mu = 9" in printed and "waves" not in printed
     # one seed has no error
-    once = theory.claims(Results(tuple(m for m in results.measurements if m.seed == 0)))
+    once = verdicts.claims(Results(tuple(m for m in results.measurements if m.seed == 0)))
     assert [claim.findings["measured"].verdict for claim in once[:2]] == ["cannot be told"] * 2
-    nothing = [claim.findings["measured"] for claim in theory.claims(Results(()))]
+    nothing = [claim.findings["measured"] for claim in verdicts.claims(Results(()))]
     assert {finding.verdict for finding in nothing} == {"cannot be told"}
 
 
@@ -377,40 +380,40 @@ def test_claims_of_a_quick_measurement(results: Results) -> None:
 
 def test_measuring_says_how_far_it_is_and_names_every_setting(results: Results) -> None:
     assert sorted(SEEN) == SEEN and SEEN[0] == 0 and SEEN[-1] == 1 and len(SEEN) > 10
-    for row in theory.rows(results):
+    for row in measurements.rows(results):
         assert {"what", "K", "T", "eta", "B", "mu", "graph", "p", "seed", "measured", "bound"} <= set(row)
         assert all(row[name] != "" for name in ("K", "graph", "seed", "measured"))
         assert row["what"] == "lemma 1" or all(row[name] != "" for name in ("T", "eta", "B", "mu"))
         assert (row["p"] != "") == (row["graph"] == "erdos-renyi")
     settings = [tuple(row[n] for n in ("what", "problem", "K", "T", "B", "mu", "graph", "p", "seed"))
-                for row in theory.rows(results)]  # fmt: skip
+                for row in measurements.rows(results)]  # fmt: skip
     assert len(set(settings)) == len(settings)
 
 
 def test_no_seeds_are_refused() -> None:
     with pytest.raises(InputError, match="seeds is empty"):
-        theory.measure(True, ())
+        measurements.measure(True, ())
 
 
 def test_results_go_to_json_and_back(results: Results) -> None:
-    text = json.dumps(theory.to_json(results), allow_nan=False)
-    assert theory.from_json(json.loads(text)) == results
-    wrong: dict[str, dict[str, Any]] = {
-        "it lacks measurements": {},
-        "it lacks measurements.0.problem": {"measurements": [{"what": "rate"}]},
-        "its measurements: input should be a valid tuple": {"measurements": 3},
+    adapter = TypeAdapter(Stored)
+    assert validated(adapter, json.dumps(asdict(Stored(results)), allow_nan=False).encode()) == Stored(results)
+    wrong: dict[str, object] = {
+        "it lacks results.measurements": {},
+        "it lacks results.measurements.0.problem": {"measurements": [{"what": "rate"}]},
+        "its results.measurements: input should be a valid array": {"measurements": 3},
     }
     for line, bad in wrong.items():
         with pytest.raises(InputError, match=f"^{line}$"):
-            theory.from_json(bad)
+            validated(adapter, json.dumps({"results": bad}).encode())
 
 
 @pytest.mark.parametrize("name", ["theory.png", "theory.svg"])
 def test_the_picture_shows_something(results: Results, tmp_path: Path, name: str) -> None:
-    path = theory.draw(results, tmp_path / name)
+    path = picture.draw(results, tmp_path / name)
     if path.suffix == ".png":
         assert len(np.unique(matplotlib.image.imread(path)[..., :3].sum(axis=2))) > 50
     else:
         text = path.read_text()
         assert "K = 5: slope" in text and "bound, mu = 6" in text
-        theory.draw(Results(()), tmp_path / "nothing.svg")
+        picture.draw(Results(()), tmp_path / "nothing.svg")

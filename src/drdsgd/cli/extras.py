@@ -48,7 +48,7 @@ def reproduce(
     known: Annotated[
         Path | None,
         typer.Option(
-            "--records", help="folder with records of finished runs, taken where they fit; default docs/results/runs"
+            "--records", help="folder with records of finished runs, taken where they fit; default docs/results"
         ),
     ] = None,
     quick: Annotated[

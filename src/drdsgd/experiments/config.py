@@ -36,6 +36,8 @@ MOST = 1e6
 Bounded = Annotated[float, Field(gt=0, le=MOST)]
 # the counters of the batches' generator have 32 bits
 LIMIT = 2**32
+# the end of the name of a file with the records of a study
+PACKED = ".jsonl.xz"
 Count = Annotated[int, Field(ge=1, lt=LIMIT)]
 
 
@@ -126,22 +128,35 @@ class Experiment(BaseModel):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The fields in a TOML file, or in a record that `drdsgd reproduce` keeps, for `Experiment(**fields)`."""
+    """The fields in a TOML file, or in a record that `drdsgd reproduce` keeps, for `Experiment(**fields)`.
+
+    A record is a file NAME.json, or one of many in a packed file: STUDY.jsonl.xz:NAME.
+    """
+    stem, packed, name = str(path).partition(PACKED)
+    file = Path(stem + packed) if packed else path
     try:
-        if path.suffix == ".json":
-            return _of_record(path)
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if packed or file.suffix == ".json":
+            return _of_record(file, name.removeprefix(":") if packed else None)
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
+        raise InputError(f"there is no file {file}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {one_line(error)}") from None
+        raise InputError(f"{file} is not TOML: {one_line(error)}") from None
 
 
-def _of_record(path: Path) -> dict[str, Any]:
+def _of_record(file: Path, name: str | None) -> dict[str, Any]:
+    """The config in a record: the one with this name in a packed file, or else the only one in the file."""
+    import lzma
+
     try:
-        return dict(json.loads(path.read_bytes())["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not the record of a run: {one_line(error)}") from None
+        with file.open("rb") if name is None else lzma.open(file) as lines:
+            for line in [lines.read()] if name is None else lines:
+                record = json.loads(line)
+                if name is None or record["name"] == name:
+                    return dict(record["config"])
+    except (ValueError, KeyError, TypeError, EOFError, lzma.LZMAError) as error:
+        raise InputError(f"{file} is not the record of a run: {one_line(error)}") from None
+    raise InputError(f"{file} has no record '{name}': write {file}:NAME, with a name from the column run of a CSV file")
 
 
 # whether a field means something beside these others

@@ -3,7 +3,7 @@
 config.toml      the complete experiment: running it again gives the same run
 network.json     the graph's edges, and what each device holds
 metrics.jsonl    one line per evaluation, appended
-summary.json     written at the end: status, versions, the last metrics under `final`
+summary.json     written at the end: status, versions, numerics, the last metrics under `final`
 model.safetensors, model.md   written at the end: the consensus model, and its card
 checkpoint/      the state to continue from
 """
@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from drdsgd.core.numerics import NUMERICS
 from drdsgd.errors import InputError, InUse, one_line
-from drdsgd.experiments import config
+from drdsgd.experiments import config, registry
 from drdsgd.experiments.config import Experiment
 from drdsgd.files import write_text
 from drdsgd.training.metrics import Metrics
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from drdsgd.data.devices import Devices
     from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
+__all__ = ["Folder", "Network", "Record", "Status", "Summary", "numerics_of", "read"]
 
 Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is no summary
 
@@ -59,11 +60,12 @@ class Network:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended, with which versions."""
+    """How a run ended, with which versions and numerics."""
 
     status: Status
     message: str
     versions: dict[str, str]
+    numerics: dict[str, int] = field(default_factory=dict)  # empty in older runs, which have numerics 1
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Record:
     status: Status
     message: str
     versions: dict[str, str]
+    numerics: dict[str, int] = field(default_factory=dict)
 
     @property
     def final(self) -> Metrics:
@@ -168,6 +171,7 @@ class Folder:
             "status": status,
             "message": message,
             "versions": versions(),
+            "numerics": numerics_of(read_config(self.config)),
             "final": metrics[-1].to_json() if metrics else None,
         }
         write_text(self.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
@@ -182,7 +186,32 @@ def read(path: Path) -> Record:
     network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
     if not metrics:
         raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
-    return Record(path, e, network, metrics, summary.status, summary.message, summary.versions)
+    return Record(path, e, network, metrics, summary.status, summary.message, summary.versions, summary.numerics)
+
+
+def numerics_of(e: Experiment) -> dict[str, int]:
+    """The numerics of the parts that an experiment uses (`core.numerics`).
+
+    >>> list(numerics_of(Experiment(algorithm="dr-dsgd")))
+    ['training', 'kernel mlp', 'kernel mixing', 'objective kl-dro', 'optimizer dsgd']
+    """
+    model = e.model.partition(":")[0]
+    if e.execution == "loop" or (e.execution, model, e.device) == ("auto", "cnn", "cpu"):
+        kernels = ["loop"]
+    elif model in ("mlp", "logistic"):
+        kernels = ["mlp"]
+    else:  # for other models "auto" tries which kernel works
+        kernels = ["batched"] if e.execution == "batched" else ["batched", "loop"]
+    parts = ["training", *(f"kernel {kernel}" for kernel in kernels)]
+    if e.algorithm in registry.SERVERS:
+        parts.append(f"baseline {e.algorithm}")
+    else:
+        objective, optimizer = registry.parts_of(e.algorithm, e.objective, e.optimizer)
+        parts += ["kernel mixing", f"objective {objective}", f"optimizer {optimizer}"]
+    parts += [name for name in ("loss-clip", "loss-smoothing", "weight-cap") if getattr(e, name.replace("-", "_"))]
+    compressor = (e.compression or "none").partition(":")[0]
+    parts += [] if compressor == "none" else [f"compressor {compressor}"]
+    return {part: NUMERICS[part] for part in parts}
 
 
 def read_config(path: Path) -> Experiment:

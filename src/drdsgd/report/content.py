@@ -320,7 +320,7 @@ def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]
     if not shown:
         notes.append(
             "These are small records without graphs, classes, losses and weights of devices (drdsgd "
-            "train RECORD.json does a run again, with all of it), and floats are taken to be sent evenly over rounds."
+            "train RECORD does a run again, with all of it), and floats are taken to be sent evenly over rounds."
         )
     elif len(shown) < runs:
         notes.append(f"Devices one by one, and graphs, are those of {len(shown)} of {count_runs(runs)}.")

@@ -1,4 +1,4 @@
-"""The league: every method on the same devices, tuned alike, and how far each is from what is possible."""
+"""The league: every method on the same devices, tuned alike, compared with what pooled data allow."""
 
 from drdsgd_studies.league.plan import groups
 from drdsgd_studies.league.results import write

@@ -1,7 +1,7 @@
-"""Who plays in the league: methods without a server, with one, and what is possible at all with all data in one place.
+"""The entrants of the league: server-free methods, methods with a server, and training on pooled data as the limit.
 
-Every entrant is fields of an experiment, and the values of its own settings that tuning may choose from, in the order
-in which it does; step size and schedule are tuned for all. Where a setting begins is its first value.
+An entrant is a set of fields of an experiment, and the values of its own settings that tuning may choose from, in the
+order of tuning. Step size and schedule are tuned for all. Tuning begins at the first value of each setting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Kind = Literal["without a server", "ours", "with a server", "another problem", "
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method, and what of it is tuned beside the step size."""
+    """A method, and the settings that are tuned beside the step size."""
 
     name: str
     kind: Kind
@@ -26,23 +26,23 @@ class Entrant:
 
     @property
     def start(self) -> dict[str, Any]:
-        """Where its tuning begins, but for the step size."""
+        """Where its tuning begins, apart from the step size."""
         return {name: values[0] for name, values in self.all_axes.items()}
 
     @property
     def all_axes(self) -> dict[str, Sequence[Any]]:
-        """Its own settings, and the schedule that all have."""
+        """Its own settings, and the schedule, which all have."""
         return {"eta_schedule": SCHEDULES, **self.axes}
 
 
-# steps that fall to zero, at once or after a rise; constant ones are what the paper has, and are worse for all
+# step sizes that decay to zero, at once or after a warm-up; the paper's constant ones are worse for all
 SCHEDULES = ("linear", "warmup")
 _NORMALIZED = {"weights": "normalized"}
 _FOUR_BITS = {"compression": "quantize:4", "gamma": 1.0}
 _MOMENTUM: Mapping[str, Sequence[Any]] = {"momentum": (0.9, 0.8, 0.5)}
-# of weights that are normalised by gossip; the KL ball has it anyway
+# for weights that are normalised by gossip; the KL ball always has a cap
 _CAP: Mapping[str, Sequence[Any]] = {"weight_cap": (None, 3.0)}
-# our own, it without its weights, what is possible at all, and what would be with our own steps and weights
+# our own method, the same with uniform weights, the limit, and our method on pooled data
 OURS, PLAIN = "DR-GTAdam", "GTAdam, 4 bits"
 LIMIT, POOLED = "pooled data, group DRO", "pooled data, as DR-GTAdam"
 _OWN: Mapping[str, Sequence[Any]] = {"mu": (0.3, 0.1, 1.0), "loss_smoothing": (0.1, 0.03)}
@@ -61,7 +61,7 @@ def _server(
     kind: Kind = "with a server",
     **fields: Any,
 ) -> Entrant:
-    # with a server the graph does nothing: the same runs in every arena
+    # with a server the graph has no effect: the same runs in every arena
     return Entrant(name, kind, {"algorithm": algorithm, "graph": "complete", **fields}, axes or {})
 
 
@@ -77,11 +77,11 @@ ENTRANTS: tuple[Entrant, ...] = (
     _gossip("DSGDm", {"momentum": (0.9, 0.5)}, algorithm="dsgdm"),
     _gossip("QG-DSGDm", _MOMENTUM, algorithm="qg-dsgdm"),
     _gossip("QG-DSGDm, 4 bits", _MOMENTUM, algorithm="qg-dsgdm", **_FOUR_BITS),
-    # DR-QGM, but for the weights
+    # DR-QGM with uniform weights
     _gossip("QG-DSGDm, 4 bits, averaged twice", _MOMENTUM, algorithm="qg-dsgdm", gossip_steps=2, **_FOUR_BITS),
     _gossip("gradient tracking", algorithm="gradient-tracking"),
     _gossip("GTAdam", _ADAM, algorithm="gt-adam"),
-    # ours, but for the weights
+    # ours with uniform weights
     _gossip(PLAIN, _ADAM, algorithm="gt-adam", **_FOUR_BITS),
     _gossip("D2", algorithm="d2"),
     _gossip("exact diffusion", algorithm="exact-diffusion"),

@@ -1,4 +1,4 @@
-"""What a method without a server should reach, and whether ours does: judged by rules, as the paper's claims are."""
+"""Goals for a server-free method, and whether ours reaches them: judged by rules, as the paper's claims are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from drdsgd_studies.league.plan import (
     sprint,
     with_fresh_seeds,
 )
-from drdsgd_studies.paper.pairs import FLOOR, first_round, points
+from drdsgd_studies.paper.pairs import FLOOR, first_rounds, points
 from drdsgd_studies.shared.claims import (
     NOT_RUN,
     Claim,
@@ -44,19 +44,19 @@ from drdsgd_studies.shared.store import Done, diverged, ends
 
 __all__ = ["goals", "limit"]
 
-# what is asked for, in percentage points, times, and percent
+# the targets, in percentage points, times, and percent
 NEAR, FAR, AHEAD, ALIKE, FASTER, ENOUGH, COSTS = 5.0, 25.0, 5.0, 1.0, 5.0, 50.0, 2.0
-# how ours bears links that fail
+# how our method runs where links fail
 WHOLE = {FAILING: "messages not compressed", TWICE: "not compressed, averaged twice per round"}
 
 
 def limit(here: Mapping[str, Place]) -> Group:
-    """What is possible at all: all data in one place, and the worst mixture of devices minimised."""
+    """The limit: all data in one place, and the worst mixture of devices minimised."""
     return at_equal_rounds(here[LIMIT])
 
 
 def goals(s: Settings, done: Done) -> list[Claim]:
-    """What was to be reached on Fashion-MNIST, Erdős–Rényi p = 0.3, and what came of it; and CIFAR-10 after it."""
+    """The goals on Fashion-MNIST, Erdős–Rényi p = 0.3, and then on CIFAR-10, with their verdicts."""
     arena = next(arena for arena in arenas(s) if arena.main)
     cifar = next(arena for arena in arenas(s) if arena.data == "CIFAR-10")
     here = places(arena, done)
@@ -73,7 +73,7 @@ def goals(s: Settings, done: Done) -> list[Claim]:
 
 
 def reached(difference: Estimate, target: float) -> Verdict:
-    """For "at least so much": `more`, but what is below the target for sure does not hold, not even in part.
+    """For "at least the target": `more`, but a difference clearly below the target does not hold, not even in part.
 
     >>> reached(Estimate(6.0, 1.0, 5), 5.0), reached(Estimate(4.0, 1.0, 5), 5.0), reached(Estimate(1.5, 0.5, 5), 5.0)
     ('holds', 'holds in part', 'does not hold')
@@ -82,7 +82,7 @@ def reached(difference: Estimate, target: float) -> Verdict:
 
 
 def _rivals(here: Mapping[str, Place]) -> dict[str, Place]:
-    """All others without a server, also those that are ours."""
+    """All other server-free entrants, including our own older one."""
     return {
         name: one for name, one in here.items() if one.entrant.kind in ("without a server", "ours") and name != OURS
     }
@@ -117,7 +117,7 @@ def _same_direction(arena: Arena, done: Done) -> Claim:
 def _lead(
     ours: Group, other: Group, s: Settings, done: Done, judge: Callable[[Estimate, Estimate], Verdict]
 ) -> Finding:
-    """How far ours is ahead in worst accuracy, and in the average; judged by both."""
+    """The lead of our method in worst and average accuracy, judged by both."""
     worst, average = (_difference(ours, other, done, measure) for measure in ("worst", "average"))
     return _finding(worst, ours, other, s, done, judge(worst, average), f"average {average.format('+')}")
 
@@ -125,7 +125,7 @@ def _lead(
 def _finding(
     d: Estimate, ours: Group, other: Group, s: Settings, done: Done, verdict: Verdict, note: str = ""
 ) -> Finding:
-    """A finding on our runs against others'; where some of ours diverged it holds in part at most."""
+    """A finding on our runs against others; if some of ours diverged it holds in part at most."""
     runs = ours.runs(done)
     if not runs or not other.runs(done):
         return NOT_RUN
@@ -215,14 +215,10 @@ def _faster(here: Mapping[str, Place], s: Settings, done: Done) -> Claim:
     )
 
 
-def _firsts(group: Group, done: Done) -> dict[int, int | None]:
-    """In which round a seed is at 50 %, if ever."""
-    return {run.experiment.seed: first_round(run, "consensus", ENOUGH) for run in group.runs(done)}
-
-
 def _fewer(ours: Group, dsgd: Group, done: Done) -> Estimate:
-    """Log of DSGD's rounds over ours."""
-    us, them, T = _firsts(ours, done), _firsts(dsgd, done), dsgd.example.rounds
+    """The log of DSGD's rounds over ours, paired by seed."""
+    us, them = (first_rounds(group.runs(done), "consensus", ENOUGH) for group in (ours, dsgd))
+    T = dsgd.example.rounds
     seeds = sorted(us.keys() & them.keys())
     return Estimate.over([math.log((them[seed] or T) / (us[seed] or T)) for seed in seeds])
 
@@ -232,10 +228,12 @@ def _soon(ours: Group, dsgd: Group, done: Done, beside: str = "") -> Finding:
     if ratios.n < 2:
         return NOT_RUN
     low, high = (f"{math.exp(end):.1f}" for end in ratios.interval)
-    both_firsts = {name: _firsts(group, done) for name, group in ((OURS, ours), ("DSGD", dsgd))}
+    firsts_of = {
+        name: first_rounds(group.runs(done), "consensus", ENOUGH) for name, group in ((OURS, ours), ("DSGD", dsgd))
+    }
     there = ", ".join(
         f"{name} in {sum(at is not None for at in firsts.values())} of {len(firsts)} seeds"
-        for name, firsts in both_firsts.items()
+        for name, firsts in firsts_of.items()
     )
     times = f"{math.exp(ratios.mean):.1f} times fewer"
     words = f"{times} (95 %: {low} to {high}; {there} within {dsgd.example.rounds}{beside})"
@@ -266,7 +264,7 @@ def _with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> Cla
 
 
 def _others_average(group: Group, done: Done) -> dict[int, float]:
-    """The mean accuracy of all devices but the first, which has the random labels."""
+    """The mean accuracy of all devices except the first, which has the random labels."""
     return {
         run.experiment.seed: statistics.fmean(run.per_device["consensus"][1:])
         for run in group.runs(done)
@@ -275,7 +273,7 @@ def _others_average(group: Group, done: Done) -> dict[int, float]:
 
 
 def _cost(name: str, hard: Group, usual: Group, s: Settings, done: Done) -> Finding:
-    """What a hardship does: failing links to the worst accuracy, random labels to the other devices' average."""
+    """The cost of a hardship: failing links in worst accuracy, random labels in the other devices' average."""
     if name in WHOLE:
         d = _difference(hard, usual, done, "worst")
     else:

@@ -1,16 +1,16 @@
-"""Which experiments the league is made of.
+"""The experiments of the league.
 
-All entrants have the same devices, model, batch size and rounds; on each graph each is tuned over the same number of
-trials, on validation data cut from the training set and with seeds that are not reported, by the consensus model's
-worst accuracy. Then it runs with the reported seeds,
+All entrants have the same devices, model, batch size and rounds. On each graph each entrant is tuned over the same
+number of trials, by the consensus model's worst accuracy, on validation data cut from the training set and with seeds
+that are not reported. Then it runs with the reported seeds:
 
-    at equal rounds   with what was chosen
-    at equal floats   over as many rounds as send what DSGD sends in its T, with the best of three step sizes there
-                      (pooled data, which nobody sends, over as many as ours)
-    variants          of ours, with one thing in another way, and the best of three step sizes, too
+    at equal rounds   with the chosen settings
+    at equal floats   over as many rounds as it takes to send what DSGD sends in T rounds, with the best of three step
+                      sizes (pooled data, which are not sent, have as many rounds as our method)
+    variants          our method with one change, also with the best of three step sizes
 
-Where one of the reported runs fails, which one sees without test data, all are run again with the best shorter step of
-those that were tried.
+If a reported run fails, which shows without test data, all are run again with the best shorter step size that was
+tried.
 
 As in `drdsgd_studies.shared.plan` everything is a pure function of the settings and of the runs that are done.
 """
@@ -27,35 +27,18 @@ from typing import Any
 from drdsgd.experiments.registry import SERVERS
 from drdsgd.report.summary import LEAST_WEIGHT
 from drdsgd_studies.league.entrants import ENTRANTS, LIMIT, OURS, PLAIN, POOLED, Entrant
-from drdsgd_studies.league.tuning import Point, Search, rounded, search
+from drdsgd_studies.league.tuning import Point, Search, search
 from drdsgd_studies.paper import fig4
 from drdsgd_studies.paper.fair import VALIDATION
 from drdsgd_studies.paper.pairs import FLOOR
-from drdsgd_studies.shared.plan import DataName, Group, Settings, base, waiting
+from drdsgd_studies.shared.plan import DataName, Group, Settings, base, rounded, waiting
 from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = [
-    "Again",
-    "Arena",
-    "Hardship",
-    "Place",
-    "arenas",
-    "at_equal_floats",
-    "at_equal_rounds",
-    "attempts",
-    "failed",
-    "fresh",
-    "groups",
-    "hardships",
-    "paper_runs",
-    "place",
-    "places",
-    "reported",
-    "sprint",
-    "trial",
-    "variants",
+    "Again", "Arena", "Hardship", "Place", "arenas", "at_equal_floats", "at_equal_rounds", "attempts", "failed",
+    "fresh", "groups", "hardships", "paper_runs", "place", "places", "reported", "sprint", "trial", "variants",
     "with_fresh_seeds",
-]
+]  # fmt: skip
 
 K = 25
 ROUNDS = 300
@@ -66,23 +49,23 @@ GRAPHS: dict[str, dict[str, Any]] = {
 # trials of each entrant on each graph, and seeds of each trial
 TRIALS: dict[DataName, int] = {"Fashion-MNIST": 12, "CIFAR-10": 6}
 TUNING_SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
-# a run on CIFAR-10 takes as long as twelve on Fashion-MNIST: a handful of entrants, on the first graph, and three seeds
+# a run on CIFAR-10 takes as long as twelve on Fashion-MNIST: a handful of entrants, the first graph, three seeds
 HANDFUL = ("DSGD", "AD-GDA", "QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", PLAIN, "DR-QGM", OURS, LIMIT)
 HANDFUL_SEEDS = 3
-# multiples of the step size at equal rounds that are tried where something else is changed
+# multiples of the step size at equal rounds, tried where something else is changed
 AGAIN = (1.0, 0.5, 2.0)
-# how often a shorter step is taken because a reported run failed, and which part of its first loss a run that has not
-# failed ends below: one whose units are all dead ends at log 10, a little below where it began
+# how often a shorter step may be taken because a reported run failed; and the part of its first loss below which a run
+# must end, else it failed: one whose units are all dead ends at log 10, a little below its first loss
 SHORTER, LEARNT = 3, 0.9
 SOON = "rounds to 50 %"
-# ours in a hurry, where it is asked how soon it is at 50 %: so many times fewer rounds, and what was soonest on
-# validation data of seeds that appear nowhere else
+# our method in a hurry, for the goal of rounds to 50 %: how many times fewer rounds, and the settings that were fastest
+# on validation data with seeds that appear nowhere else
 SPRINT, HURRIED = 5, {"mu": 1.0, "gossip_steps": 2}
-# who is nearest to ours at equal floats, and so meets it again with seeds with which nothing was chosen
+# the nearest to our method at equal floats, compared again with seeds that chose nothing
 NEAREST = ("QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", PLAIN, "DR-QGM")
 # the graph on which goals are set
 MAIN = "Erdős–Rényi, p = 0.3"
-# what may happen to a method, with what it then has beside it, also in the runs that it is held against; and to which
+# hardships: their fields, and fields of the method, which the runs that it is compared with have, too; and of whom
 FAILING, LABELS = "20 % of links fail", "one device has random labels"
 TWICE, TWO = f"{FAILING}, averaged twice per round", {"gossip_steps": 2}
 UNCAPPED = f"{LABELS}, weights not capped"
@@ -93,7 +76,7 @@ HARDSHIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     UNCAPPED: ({"random_labels": 1, "weight_cap": 1e6}, {}),
 }
 SUFFER = ("DSGD", "QG-DSGDm", "DR-QGM", OURS)
-# ours with one thing in another way: what each part of it is good for, and what was tried in its place
+# our method with one change: what each part contributes, and what was tried in its place
 VARIANTS: dict[str, dict[str, Any]] = {
     "all devices count alike": {"objective": "erm", "mu": None, "loss_smoothing": None},
     "loss not smoothed": {"loss_smoothing": 1.0},
@@ -120,44 +103,44 @@ class Arena:
     entrants: tuple[Entrant, ...]
 
     def fields(self, entrant: Entrant) -> dict[str, Any]:
-        """What all runs of an entrant have here."""
+        """The fields of all runs of an entrant here."""
         here = {} if "graph" in entrant.fields else GRAPHS[self.graph]
         return {**base(self.s, self.data, K, ROUNDS, **here), "eta_schedule": "linear", **entrant.fields}
 
     @property
     def counted(self) -> bool:
-        """Whether entrants meet at equal floats, too."""
+        """Whether entrants are also compared at equal floats."""
         return self.data == "Fashion-MNIST"
 
     @property
     def main(self) -> bool:
-        """Whether it is the one in which goals are set, and circumstances are harder, too."""
+        """Whether the goals are set here, and hardships tried."""
         return self.counted and self.graph == MAIN
 
     @property
     def trials(self) -> int:
-        """Of each entrant."""
+        """The number of trials of each entrant."""
         return 3 if self.s.quick else TRIALS[self.data]
 
 
 @dataclass(frozen=True)
 class Place:
-    """An entrant in an arena, as far as one can say by now."""
+    """An entrant in an arena, as far as the finished runs determine it."""
 
     arena: Arena
     entrant: Entrant
     found: Search
     attempts: tuple[Point, ...]
-    """What was chosen, and the same with shorter steps as long as a reported run failed; the last counts."""
+    """The chosen settings, then with shorter steps as long as a reported run failed; the last counts."""
 
     @property
     def tuned(self) -> Point | None:
-        """What counts; None while nothing is chosen, or where everything failed."""
+        """The settings that count; None while nothing is chosen, or if everything failed."""
         return self.attempts[-1] if self.attempts else None
 
 
 def arenas(s: Settings) -> list[Arena]:
-    """Fashion-MNIST on every graph, and CIFAR-10 on one with a handful; a quick check has few entrants everywhere."""
+    """Fashion-MNIST on every graph, and CIFAR-10 on one with a handful; few entrants in a quick check."""
     entrants = tuple(one for one in ENTRANTS if not s.quick or one.name in QUICK or one.kind == "pooled")
     handful = tuple(one for one in entrants if one.name in HANDFUL)
     few = replace(s, seeds=s.seeds[:HANDFUL_SEEDS])
@@ -169,17 +152,15 @@ def arenas(s: Settings) -> list[Arena]:
 
 def trial(arena: Arena, entrant: Entrant, point: Point) -> Group:
     """The runs on validation data at a point."""
-    s = arena.s
-    wanted = 1 if s.quick else TUNING_SEEDS[arena.data]
-    seeds = tuple(itertools.islice((seed for seed in itertools.count(100) if seed not in s.seeds), wanted))
+    seeds = arena.s.tuning_seeds(1 if arena.s.quick else TUNING_SEEDS[arena.data])
     fields = {**arena.fields(entrant), **point, "validation": VALIDATION}
-    return Group.of(replace(s, seeds=seeds), {**fields, "eval_every": fields["rounds"]})
+    return Group.of(replace(arena.s, seeds=seeds), {**fields, "eval_every": fields["rounds"]})
 
 
 def score(runs: Sequence[RunRecord], group: Group) -> float | None:
     """Mean worst accuracy, and a little of the average to tell equals apart; -inf where a run failed.
 
-    Below the floor the worst is luck, and the average decides.
+    Below the floor the worst accuracy is luck, and the average decides.
     """
     if len(runs) < len(group.experiments):
         return None
@@ -190,7 +171,7 @@ def score(runs: Sequence[RunRecord], group: Group) -> float | None:
 
 
 def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
-    """How an entrant's tuning stands."""
+    """An entrant with the state of its tuning."""
 
     def known(point: Point) -> float | None:
         group = trial(arena, entrant, point)
@@ -205,13 +186,13 @@ def place(arena: Arena, entrant: Entrant, done: Done) -> Place:
 
 
 def failed(run: RunRecord) -> bool:
-    """Whether a run diverged, learnt next to nothing, or came to a stop: no device has weight any more."""
+    """Whether a run diverged, learned next to nothing, or stopped because no device has weight any more."""
     stopped = run.experiment.algorithm not in SERVERS and run.weight[-1] < LEAST_WEIGHT
     return run.status == "diverged" or stopped or not run.train_loss[-1] < LEARNT * run.train_loss[0]
 
 
 def _until_none_fails(trials: Search, at: Callable[[Point], Group], done: Done) -> tuple[Point, ...]:
-    """The best point, and as long as a run failed the best of those with shorter steps, or half of the step."""
+    """The best point; as long as a run failed, also the best with a shorter step, or half the step."""
     assert trials.best is not None
     found = [trials.best]
     while len(found) <= SHORTER and _complete(group := at(found[-1]), done) and any(map(failed, group.runs(done))):
@@ -222,29 +203,29 @@ def _until_none_fails(trials: Search, at: Callable[[Point], Group], done: Done) 
 
 
 def attempts(one: Place) -> tuple[Group, ...]:
-    """The runs at equal rounds, also those with longer steps of which some failed; the last count."""
+    """The runs at equal rounds, including those with longer steps of which some failed; the last group counts."""
     fields = one.arena.fields(one.entrant)
     tried = tuple(Group.of(one.arena.s, {**fields, **point}) for point in one.attempts)
     return tried or (at_equal_rounds(one),)
 
 
 def at_equal_rounds(one: Place, **changes: Any) -> Group:
-    """The reported runs; with changes, in other circumstances."""
+    """The reported runs, with changed fields if given."""
     arena, tuned = one.arena, one.tuned
     group = Group.of(arena.s, {**arena.fields(one.entrant), **(tuned or one.entrant.start), **changes})
     return group if tuned is not None else waiting(group)
 
 
 def floats_per_round(group: Group, done: Done) -> float | None:
-    """What the network sends in a round, mean over seeds; None while no run is done."""
+    """The floats that the network sends in a round, mean over seeds; None while no run is done."""
     sent = [run.floats_sent / run.rounds[-1] for run in group.runs(done) if run.rounds[-1]]
     return statistics.fmean(sent) if sent else None
 
 
 def equal_rounds(one: Place, here: Mapping[str, Place], done: Done) -> int | None:
-    """Over how many rounds an entrant sends what DSGD sends in its T; None while that is not known.
+    """The number of rounds in which an entrant sends what DSGD sends in T rounds; None while that is not known.
 
-    Pooled data are in one place, where nothing is sent: they have as many rounds as ours.
+    Nothing is sent of pooled data: they have as many rounds as our method.
     """
     one, dsgd = here[OURS] if one.entrant.kind == "pooled" else one, here["DSGD"]
     sent = [floats_per_round(at_equal_rounds(each), done) for each in (one, dsgd)]
@@ -260,7 +241,7 @@ class Again:
 
     trials: tuple[Group, ...]
     attempts: tuple[Group, ...]
-    """With the best step size, and then with shorter ones as long as a run failed; the last count."""
+    """With the best step size, then with shorter ones as long as a run failed; the last group counts."""
 
     @property
     def reported(self) -> Group:
@@ -269,9 +250,9 @@ class Again:
 
 
 def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
-    """With these changes to what was chosen, and the best of three step sizes."""
+    """The chosen settings with these changes, and the best of three step sizes."""
     arena, changed = one.arena, {**tuned, **changes}
-    if changed["eta"] is None:  # another method, whose own default is where to begin
+    if changed["eta"] is None:  # another method: begin at its own default
         changed["eta"] = Group.of(arena.s, {**arena.fields(one.entrant), **changed}).example.eta
     points = [{**changed, "eta": rounded(m * changed["eta"])} for m in AGAIN]
     trials = tuple(trial(arena, one.entrant, point) for point in points)
@@ -290,31 +271,31 @@ def again(one: Place, tuned: Point, done: Done, **changes: Any) -> Again:
 
 
 def at_equal_floats(one: Place, here: Mapping[str, Place], done: Done) -> Again | None:
-    """None while what it is made of is not known, and for one whose rounds would be the same to one part in fifty."""
+    """An entrant at equal floats; None while that is not known, or if its rounds differ by less than 2 %."""
     rounds, tuned = equal_rounds(one, here, done), one.tuned
     usual = one.arena.fields(one.entrant)["rounds"]
     if rounds is None or tuned is None or abs(rounds / usual - 1) < 0.02:
         return None
-    # the batch size stays what it is at the usual rounds
+    # the batch size is that of the usual rounds
     return again(one, tuned, done, rounds=rounds, batch_size=at_equal_rounds(one).example.batch_size)
 
 
 def sprint(one: Place, done: Done) -> Again | None:
-    """Ours in a hurry, with steps that fall to zero in these rounds; None before it is tuned."""
+    """Our method in a hurry, with step sizes that decay to zero in fewer rounds; None before it is tuned."""
     if one.tuned is None:
         return None
-    usual = at_equal_rounds(one).example  # and evaluated as often, as that decides where a round is the first
+    usual = at_equal_rounds(one).example  # evaluated as often, because that decides which round is the first
     changes = {**HURRIED, "rounds": max(1, usual.rounds // SPRINT), "batch_size": usual.batch_size}
     return again(one, one.tuned, done, eval_every=min(usual.eval_every, changes["rounds"]), **changes)
 
 
 def variants(one: Place, done: Done) -> dict[str, Again]:
-    """Ours in other ways, at equal rounds; none before it is tuned."""
+    """Variants of our method at equal rounds; none before it is tuned."""
     return {} if one.tuned is None else {name: again(one, one.tuned, done, **how) for name, how in VARIANTS.items()}
 
 
 def reported(one: Place, here: Mapping[str, Place], done: Done) -> tuple[Group, ...]:
-    """The attempts at equal floats: those at equal rounds where the two are the same."""
+    """The attempts at equal floats; those at equal rounds if the two are the same."""
     if equal_rounds(one, here, done) is None:
         return (waiting(at_equal_rounds(one)),)
     at_floats = at_equal_floats(one, here, done)
@@ -322,7 +303,7 @@ def reported(one: Place, here: Mapping[str, Place], done: Done) -> tuple[Group, 
 
 
 def paper_runs(s: Settings, data: DataName) -> dict[str, Group]:
-    """DSGD and DR-DSGD at the paper's settings, as in Fig. 4: K = 25, p = 0.3, mu = 6."""
+    """DSGD and DR-DSGD at the paper's settings, as in fig4: K = 25, p = 0.3, mu = 6."""
     first = next(iter(fig4.cases(s, data).values()))
     return replace(first, fields=base(s, data, K, ROUNDS, **GRAPHS[MAIN])).pair(s)
 
@@ -333,7 +314,7 @@ def places(arena: Arena, done: Done) -> dict[str, Place]:
 
 
 def fresh(group: Group) -> Group:
-    """The same with as many other seeds: those that follow the largest."""
+    """The same group with as many other seeds, which follow the largest."""
     seeds = [e.seed for e in group.experiments]
     other = range(max(seeds) + 1, max(seeds) + 1 + len(seeds))
     return Group(
@@ -342,8 +323,10 @@ def fresh(group: Group) -> Group:
 
 
 def with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> dict[str, tuple[Group, Group]]:
-    """Ours and what it is held against: pooled data, the paper's settings, at equal floats the nearest; in harder
-    circumstances itself without them; and where it is to be fast DSGD at the paper's settings.
+    """Pairs of our method and what it is compared with, with fresh seeds.
+
+    These are pooled data, the paper's settings, the nearest at equal floats, our method without the hardship, and for
+    speed DSGD at the paper's settings.
     """
     ours, counted = at_equal_rounds(here[OURS]), reported(here[OURS], here, done)[-1]
     pairs = {name: (ours, at_equal_rounds(here[name])) for name in (LIMIT, POOLED)}
@@ -358,17 +341,17 @@ def with_fresh_seeds(here: Mapping[str, Place], s: Settings, done: Done) -> dict
 
 @dataclass(frozen=True)
 class Hardship:
-    """An entrant's reported runs in harder circumstances, and those without that they are held against."""
+    """An entrant's reported runs under a hardship, and the runs without it that they are compared with."""
 
     group: Group
     usual: Group
 
 
 def hardships(one: Place) -> dict[str, Hardship]:
-    """What an entrant has to bear, with what was chosen at equal rounds; what does nothing to it is left out.
+    """The hardships of an entrant, with the settings chosen at equal rounds; those without effect are left out.
 
-    Compressed messages need the same W in every round, so where links fail they are not compressed, nor are those of
-    the runs that these are held against.
+    Compressed messages need the same W in every round. So where links fail they are not compressed, nor are they in the
+    runs for comparison.
     """
     usual = at_equal_rounds(one).example
     whole = {"compression": "none"} if usual.compression else {}
@@ -389,7 +372,7 @@ def hardships(one: Place) -> dict[str, Hardship]:
 
 
 def groups(s: Settings, done: Done) -> list[Group]:
-    """All runs of the league, as far as one can say by now."""
+    """All runs of the league, as far as the finished runs determine them."""
     found: list[Group] = []
     for arena in arenas(s):
         here = places(arena, done)

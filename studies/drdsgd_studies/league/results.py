@@ -1,4 +1,4 @@
-"""What came of the league: one table per graph, every number as CSV, two pictures, and the goals."""
+"""The results of the league: a table per graph, every number as CSV, pictures, and the goals."""
 
 from __future__ import annotations
 
@@ -39,20 +39,19 @@ from drdsgd_studies.league.plan import (
 )
 from drdsgd_studies.paper.pairs import FLOOR
 from drdsgd_studies.paper.parts import Row
-from drdsgd_studies.paper.results import end_rows, verdict_table, write_csv, write_verdicts
+from drdsgd_studies.paper.results import LABELS, end_rows, verdict_table, write_csv, write_verdicts
 from drdsgd_studies.shared import pages, reports
 from drdsgd_studies.shared.claims import Claim, paired
 from drdsgd_studies.shared.pages import Block, Heading, Picture, Table, Text
 from drdsgd_studies.shared.plan import Group, Settings
-from drdsgd_studies.shared.store import Done, RunRecord, ends
+from drdsgd_studies.shared.store import Done, RunRecord, ends, estimate
 
 __all__ = ["page", "tables", "write"]
 
 TITLE = "The league"
-COLUMNS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stdev": "STDEV"}
-# points of average accuracy that the picture of all shows; of the worst, twice as many
+# points of average accuracy that the front's picture shows; twice as many of the worst
 SHOWN = 25.0
-# lines of a picture that have a colour; others are grey, and ours is drawn last
+# lines of a picture with a colour; others are grey, and ours is drawn last
 COLOURED = 5
 CHANGED = [
     [
@@ -105,7 +104,7 @@ MARKS = {"without a server": "o", "ours": "*", "with a server": "s", "another pr
 
 
 def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
-    """Write the page, the CSV files, the pictures and the report; the goals with their verdicts."""
+    """Write the page, the CSV files, the pictures and the report; return the goals with their verdicts."""
     claims = goals(s, done)
     for arena in arenas(s):
         here = places(arena, done)
@@ -114,9 +113,9 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
             counted = {name: tried[-1] for name, tried in _counted(here, done).items()}
             _save(against_floats(counted, done), folder / f"floats-{_stem(arena)}")
         if arena.main:
-            # one of the tables is enough for a page on which one looks at curves: all would have a hundred methods
+            # one table is enough for the report: all would have a hundred methods
             alike = {name: at_equal_rounds(one) for name, one in here.items()}
-            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder)
+            reports.write({arena.graph: alike}, f"{TITLE}: {arena.data}, {arena.graph}", s, done, folder, "league")
     for name, rows in tables(s, done).items():
         write_csv(folder / f"{name}.csv", rows)
     write_verdicts(folder, claims)
@@ -125,7 +124,7 @@ def write(s: Settings, done: Done, folder: Path) -> list[Claim]:
 
 
 def page(s: Settings, done: Done, folder: Path) -> list[Block]:
-    """What the page says; its pictures are in the folder."""
+    """The page; its pictures are in the folder."""
     planned = {e for group in groups(s, done) for e in group.experiments}
     there = sum(e in done for e in planned)
     missing = [Text(f"**Not complete: {there} of {len(planned)} runs are done so far.**")]
@@ -259,9 +258,9 @@ def _about(s: Settings) -> list[Block]:
 def _tables(
     here: Mapping[str, Place], by_name: Mapping[str, Sequence[Group]], done: Done, *, limited: bool
 ) -> list[Block]:
-    """A row per entrant, the best worst accuracy first: the consensus model's, and below each device's own model's.
+    """A row per entrant, the best worst accuracy first: for the consensus model, then for each device's own model.
 
-    With `limited`, how far from the limit, which has as many rounds.
+    With `limited`, also the distance from the limit, which has as many rounds.
     """
 
     def mean_worst(name: str) -> float:
@@ -269,7 +268,7 @@ def _tables(
         return statistics.fmean(values) if values else -1.0
 
     def measured(name: str, kind: Kind) -> list[str]:
-        return [str(_estimate(by_name[name][-1].runs(done), kind, measure)) for measure in MEASURES]
+        return [str(estimate(by_name[name][-1].runs(done), kind, measure)) for measure in MEASURES]
 
     def row(name: str) -> list[str]:
         tried, kind_of = by_name[name], here[name].entrant.kind
@@ -282,7 +281,7 @@ def _tables(
         ]  # fmt: skip
 
     ranked = sorted(by_name, key=mean_worst, reverse=True)
-    head = ["method", "kind", "rounds", "million floats", *COLUMNS.values()]
+    head = ["method", "kind", "rounds", "million floats", *LABELS.values()]
     head += ["worst, from the limit"] if limited else []
     return [
         Table([*head, "failed"], [row(name) for name in ranked]),
@@ -290,7 +289,7 @@ def _tables(
             "Each device's own model on its own test samples, which rewards those that agree less; of methods with a "
             "server all have its last model, but for Ditto's personal ones:"
         ),
-        Table(["method", *COLUMNS.values()], [[_bold(name), *measured(name, "local")] for name in ranked]),
+        Table(["method", *LABELS.values()], [[_bold(name), *measured(name, "local")] for name in ranked]),
     ]
 
 
@@ -299,16 +298,12 @@ def _bold(name: str) -> str:
 
 
 def _failures(tried: Sequence[Group], done: Done) -> str:
-    """How many runs failed, at each step size where there are several."""
+    """How many runs failed, for each step size if there are several."""
     there = [(group.example.eta, group.runs(done)) for group in tried]
     return ", ".join(
         f"{sum(map(failed, runs))} of {len(runs)}{f' at eta {eta:g}' if len(there) > 1 else ''}" if runs else "not run"
         for eta, runs in there
     )
-
-
-def _estimate(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> Estimate:
-    return Estimate.over(list(ends(runs, kind, measure).values()))
 
 
 def _hard_table(here: Mapping[str, Place], done: Done) -> Table:
@@ -330,12 +325,12 @@ CHANGES = ("average", "worst", "average, change", "worst, change", "million floa
 
 
 def _changes(tried: Sequence[Group], usual: Group, done: Done) -> list[str]:
-    """How the last attempt ends, and how much of it is another end than the usual."""
+    """The final accuracies of the last attempt, and their change from the usual runs."""
     runs, before = tried[-1].runs(done), usual.runs(done)
     measures: tuple[Measure, ...] = ("average", "worst")
     changes = [paired(*(ends(some, "consensus", measure) for some in (runs, before))) for measure in measures]
     return [
-        *(str(_estimate(runs, "consensus", measure)) for measure in measures),
+        *(str(estimate(runs, "consensus", measure)) for measure in measures),
         *(signed(change) if change.n and tried[-1] != usual else "—" for change in changes),
         _millions(runs),
         _failures(tried, done),
@@ -393,13 +388,13 @@ def _save(figure: Figure, stem: Path) -> None:
 
 
 def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
-    """Worst against average accuracy: who is above and to the right of whom. Numbers are explained beside it."""
+    """Worst against average accuracy, with a key of numbers beside the plot."""
     sides = {name: (one.entrant.kind, at_equal_rounds(one)) for name, one in here.items()}
     if arena.graph != "ring":
         paper = paper_runs(arena.s, arena.data)
         sides |= {f"{name}, the paper's η": ("without a server", group) for name, group in paper.items()}
     found = [
-        (name, kind, _estimate(runs, "consensus", "average"), _estimate(runs, "consensus", "worst"))
+        (name, kind, estimate(runs, "consensus", "average"), estimate(runs, "consensus", "worst"))
         for name, (kind, group) in sides.items()
         if ends(runs := group.runs(done), "consensus", "worst")
     ]
@@ -419,7 +414,7 @@ def front(arena: Arena, here: Mapping[str, Place], done: Done) -> Figure:
         )  # fmt: skip
         line = 1 - number / (len(ranked) + 1)
         beside.text(0, line, f"{number:>2}  {name}", color=colours[kind], fontsize=7, va="center")
-    # what is far behind the best of those that have no data but their own would squeeze these into a corner
+    # entrants far behind the best server-free or server method would squeeze the others into a corner
     if unpooled := [one for one in ranked if one[1] != "pooled"]:
         right, top = max(one[2].mean for one in unpooled), unpooled[0][3].mean
         axes.set_xlim(left=max(axes.get_xlim()[0], right - SHOWN))
@@ -447,7 +442,7 @@ def against_floats(sides: Mapping[str, Group], done: Done) -> Figure:
         runs = [run for run in group.runs(done) if run.status == "finished"]
         if not runs or kinds[name] not in ("without a server", "ours"):
             continue
-        # over a run's rounds as much is sent in each, or on average
+        # every round sends as much, at least on average
         sent = [statistics.fmean(run.floats_sent for run in runs) * t / runs[0].rounds[-1] for t in runs[0].rounds]
         worst = zip(*(run.curves["consensus"]["worst"] for run in runs), strict=True)
         lines[name] = sent, [statistics.fmean(values) for values in worst]

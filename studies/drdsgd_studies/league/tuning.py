@@ -1,10 +1,9 @@
 """Tuning: the same budget of trials for every method, spent one setting after another.
 
-A search begins at a point, which is a value for every setting that may be tuned, and tries the step sizes first; as
-long as the best of them lies at an end, it goes on there. Then every other setting in turn, all of its values beside
-what is best so far, then steps between those that were tried, and again from the start until the budget is spent, or
-there is nothing new to try. What it tries next depends on scores alone, so a search that is asked again with the same
-scores goes the same way.
+A search begins at a point, which has a value for every tuned setting. It tries step sizes first, and extends their
+range as long as the best one lies at an end. Then it tries all values of every other setting in turn, each with the
+best of the rest so far, and then step sizes between those tried. It repeats this until the budget is spent or nothing
+new is left to try. What it tries next depends on scores alone, so the same scores give the same search.
 """
 
 from __future__ import annotations
@@ -15,18 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Point", "Search", "rounded", "search"]
+from drdsgd_studies.shared.plan import rounded
 
-# the value of every setting that is tuned, by name
+__all__ = ["Point", "Search", "search"]
+
+# the value of every tuned setting, by name
 Point = Mapping[str, Any]
 
-# multiples of the step size at the start that are tried first
+# multiples of the first step size, tried first
 FIRST = (1.0, 0.5, 2.0, 4.0)
 
 
 @dataclass
 class Search:
-    """Points that were tried, with their scores, in that order; and those whose scores are wanted next, if any."""
+    """The tried points with their scores, in order; and the points whose scores are wanted next, if any."""
 
     tried: list[tuple[Point, float]] = field(default_factory=list)
     wanted: list[Point] = field(default_factory=list)
@@ -43,9 +44,9 @@ class Search:
 def search(
     start: Point, axes: Mapping[str, Sequence[Any]], budget: int, score: Callable[[Point], float | None]
 ) -> Search:
-    """Spend the budget from `start` on; `score` gives None for a point whose score is not known yet.
+    """Spend the budget from `start` on; `score` returns None for a point whose score is not known yet.
 
-    `axes` are the values of each setting but "eta", in the order in which they are tuned.
+    `axes` are the values of each setting except "eta", in the order of tuning.
 
     >>> found = search({"eta": 1.0, "mu": 1.0}, {"mu": (1.0, 3.0)}, 6, lambda p: -abs(p["eta"] - 2) - abs(p["mu"] - 3))
     >>> len(found.tried), found.best == {"eta": 2.0, "mu": 3.0}
@@ -64,7 +65,7 @@ def search(
 
 
 def _stages(start: Point, axes: Mapping[str, Sequence[Any]], found: Search) -> Iterator[list[Point]]:
-    """What to try next; `found` grows between two of them."""
+    """The stages of points to try; `found` grows between two stages."""
     yield [{**start, "eta": rounded(m * start["eta"])} for m in FIRST]
     before = 0
     for finer in itertools.count():
@@ -81,12 +82,12 @@ def _stages(start: Point, axes: Mapping[str, Sequence[Any]], found: Search) -> I
 
 
 def _beyond(found: Search, start: Point) -> Point | None:
-    """A step size beyond all that were tried, if the best one of them is the largest or the smallest."""
+    """A step size beyond all tried ones, if the best is the largest or the smallest."""
     best = found.best
     if best is None:  # all failed: shorter steps
         return {**start, "eta": rounded(min(point["eta"] for point, _ in found.tried) / 2)}
     alike = [point["eta"] for point, _ in found.tried if {**point, "eta": 0} == {**best, "eta": 0}]
-    if len(alike) < 3:  # that of a setting that was only tried in passing says little about its step size
+    if len(alike) < 3:  # too few step sizes were tried with this setting
         return None
     if best["eta"] == max(alike):
         return {**best, "eta": rounded(2 * best["eta"])}
@@ -95,8 +96,3 @@ def _beyond(found: Search, start: Point) -> Point | None:
 
 def _key(point: Point) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(point.items()))
-
-
-def rounded(eta: float) -> float:
-    """Three digits: a step size that can be typed."""
-    return float(f"{eta:.3g}")

@@ -1,8 +1,7 @@
 """The paper's figures, drawn from the runs that are done.
 
-A `..._figure` makes a picture, and the function without that word writes it as PNG and PDF beside each other. Lines
-are means over seeds, bands and bars one standard error. What is missing is left out, a run that diverged counts in
-curves as far as it got, and the legend says so.
+Lines are means over seeds; bands and bars are one standard error. Missing runs are left out, and a run that diverged
+counts in curves as far as it got; the legend names both.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,30 +24,16 @@ from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure, over
 from drdsgd_studies.paper import fair, table1
 from drdsgd_studies.paper.fair import ALGORITHMS
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings
-from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
+from drdsgd_studies.shared.store import Done, diverged, estimate
 
-__all__ = [
-    "curves",
-    "curves_figure",
-    "denser",
-    "denser_figure",
-    "gains",
-    "gains_figure",
-    "readings",
-    "readings_figure",
-    "spread",
-    "spread_figure",
-    "table",
-    "table_figure",
-    "topologies",
-    "topologies_figure",
-]
+__all__ = ["curves", "denser", "gains", "readings", "spread", "table", "topologies", "write"]
 
 Cases = Mapping[str, Comparison]
 Dash = Literal["-", ""]
+P = ParamSpec("P")
 
 MODELS: dict[Kind, str] = {"consensus": "Consensus model", "local": "Local models"}
-# the first two are DSGD's and DR-DSGD's, so what is told apart by colour beside them has others
+# the first two colours are DSGD's and DR-DSGD's; everything else has other colours
 OTHERS = COLOURS[2:]
 INK = "#333333"
 BIN = 5  # percentage points
@@ -63,9 +48,10 @@ GAINS = {
 MARKS = "oDs^v"
 
 
-def _written(make: Callable[[], Figure], stem: Path) -> list[Path]:
+def write(stem: Path, make: Callable[P, Figure], *arguments: P.args, **options: P.kwargs) -> list[Path]:
+    """Write a figure as PNG and PDF beside each other."""
     with plots.style():
-        figure = make()
+        figure = make(*arguments, **options)
         figure.align_ylabels()
         # not with_suffix, which would cut a name at its last dot
         return [plots.save(figure, stem.with_name(stem.name + suffix)) for suffix in (".png", ".pdf")]
@@ -74,20 +60,14 @@ def _written(make: Callable[[], Figure], stem: Path) -> list[Path]:
 # ------------------------------------------------------------------------------------ against rounds
 
 
-def curves(c: Comparison, s: Settings, done: Done, stem: Path) -> list[Path]:
-    """Fig. 1 and 2: average, worst and STDEV against rounds, for the consensus model and the local models."""
-    return _written(lambda: curves_figure(c, s, done), stem)
-
-
-def curves_figure(c: Comparison, s: Settings, done: Done) -> Figure:
-    """Two rows (models) of three columns (measures)."""
+def curves(c: Comparison, s: Settings, done: Done) -> Figure:
+    """fig1 and fig2: average, worst and STDEV against rounds; two rows (models) of three columns (measures)."""
     figure = Figure(figsize=(10.5, 6.0), layout="constrained")
     grid = figure.subplots(2, 3, sharex=True, sharey="col")
     pair = c.pair(s)
     for row, kind in zip(grid, KINDS, strict=True):
         for axes, measure in zip(row, PANELS, strict=True):
-            for group, colour in zip(pair.values(), COLOURS, strict=False):
-                _draw_runs(axes, group.runs(done), kind, measure, colour)
+            _draw_pair(axes, c, s, done, kind, measure)
             axes.set_ylabel(_unit(measure))
     for axes, (title, _) in zip(grid[0], PANELS.values(), strict=True):
         axes.set_title(title)
@@ -102,13 +82,11 @@ def curves_figure(c: Comparison, s: Settings, done: Done) -> Figure:
     return figure
 
 
-def denser(cases: Mapping[DataName, Cases], s: Settings, done: Done, stem: Path) -> list[Path]:
-    """Fig. 4: the worst accuracy against rounds on denser and denser graphs."""
-    return _written(lambda: denser_figure(cases, s, done), stem)
+def denser(cases: Mapping[DataName, Cases], s: Settings, done: Done) -> Figure:
+    """fig4: the worst accuracy against rounds on denser and denser graphs.
 
-
-def denser_figure(cases: Mapping[DataName, Cases], s: Settings, done: Done) -> Figure:
-    """For each data set two rows (models) and a column per graph: six curves in one panel would hide each other."""
+    For each data set two rows (models) and a column per graph: six curves in one panel would hide each other.
+    """
     columns = max(len(by_name) for by_name in cases.values())
     figure = Figure(figsize=(1.8 + 2.9 * columns, 1.0 + 4.6 * len(cases)), layout="constrained")
     parts = figure.subfigures(len(cases), 1, squeeze=False)[:, 0]
@@ -117,25 +95,17 @@ def denser_figure(cases: Mapping[DataName, Cases], s: Settings, done: Done) -> F
         grid = part.subplots(2, columns, sharex=True, sharey=True, squeeze=False)
         for row, kind in zip(grid, KINDS, strict=True):
             for axes, c in zip(row, by_name.values(), strict=True):
-                for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
-                    _draw_runs(axes, group.runs(done), kind, "worst", colour)
+                _draw_pair(axes, c, s, done, kind, "worst")
             row[0].set_ylabel(_worst())
         for axes, name in zip(grid[0], by_name, strict=True):
             axes.set_title(name, weight="normal")
         _finish(grid, list(by_name.values()))
-    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
-    keys += _exceptions([c for by_name in cases.values() for c in by_name.values()], s, done)
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    _legend(figure, [c for by_name in cases.values() for c in by_name.values()], s, done)
     return figure
 
 
-def topologies(cases: Cases, s: Settings, done: Done, stem: Path) -> list[Path]:
-    """Fig. 5: graphs, and the worst accuracy against rounds on them."""
-    return _written(lambda: topologies_figure(cases, s, done), stem)
-
-
-def topologies_figure(cases: Cases, s: Settings, done: Done) -> Figure:
-    """A column per graph: its picture (of the first seed), and the worst accuracy of both models."""
+def topologies(cases: Cases, s: Settings, done: Done) -> Figure:
+    """fig5: a column per graph, with its picture (for the first seed) and the worst accuracy of both models."""
     figure = Figure(figsize=(1.0 + 3.1 * len(cases), 8.2), layout="constrained")
     pictures, *grid = figure.subplots(3, len(cases), squeeze=False)
     for axes, (name, c) in zip(pictures, cases.items(), strict=True):
@@ -146,35 +116,40 @@ def topologies_figure(cases: Cases, s: Settings, done: Done) -> Figure:
         for axes, c in zip(row, cases.values(), strict=True):
             if axes is not grid[0][0]:
                 axes.sharey(grid[0][0])
-            for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
-                _draw_runs(axes, group.runs(done), kind, "worst", colour)
+            _draw_pair(axes, c, s, done, kind, "worst")
             axes.tick_params(labelleft=axes is row[0])
         row[0].set_ylabel(_worst())
     _finish(grid, list(cases.values()))
-    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
-    keys += _exceptions(cases.values(), s, done)
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    _legend(figure, cases.values(), s, done)
     return figure
 
 
-def _draw_runs(axes: Axes, runs: Sequence[RunRecord], kind: Kind, measure: Measure, colour: str) -> None:
-    """A curve, and marks where runs diverged; nothing where there is no run."""
-    if not runs:
-        return
-    points = over_rounds([dict(zip(run.rounds, run.curves[kind][measure], strict=True)) for run in runs])
-    plots.draw_curve(axes, points, colour)
-    for run in runs:
-        plots.draw_end(axes, run.status, run.rounds[-1], run.final(kind, measure), colour)
+def _draw_pair(axes: Axes, c: Comparison, s: Settings, done: Done, kind: Kind, measure: Measure) -> None:
+    """A curve for each algorithm with runs, and marks where runs diverged."""
+    for group, colour in zip(c.pair(s).values(), COLOURS, strict=False):
+        if runs := group.runs(done):
+            points = over_rounds([dict(zip(run.rounds, run.curves[kind][measure], strict=True)) for run in runs])
+            plots.draw_curve(axes, points, colour)
+        for run in runs:
+            plots.draw_end(axes, run.status, run.rounds[-1], run.final(kind, measure), colour)
+
+
+def _legend(figure: Figure, comparisons: Iterable[Comparison], s: Settings, done: Done) -> None:
+    """A legend below: both algorithms, and a note on runs that are missing or diverged, with the mark of these."""
+    words = _state([group for c in comparisons for group in c.pair(s).values()], done)
+    keys = [_key(label, colour) for label, colour in zip(ALGORITHMS.values(), COLOURS, strict=False)]
+    keys += [_key(each, INK, "", "x" if "diverged" in each else "") for each in words]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
 
 
 def _finish(grid: Iterable[Sequence[Axes]], columns: Sequence[Comparison]) -> None:
-    """Limits, which are fixed when all is drawn, and labels on the outside."""
+    """Set the limits, when everything is drawn, and the labels on the outside."""
     top, bottom = grid
     empty = not any(axes.lines for axes in chain(top, bottom))
     for row, kind in zip((top, bottom), KINDS, strict=True):
         for axes, c in zip(row, columns, strict=True):
             plots.against_rounds(axes)
-            # also where no run got so far, or is there at all
+            # also where no run got that far, or none is done
             axes.set_xlim(right=1.01 * c.fields["rounds"])
             if empty:
                 axes.set_ylim(top=100)
@@ -198,17 +173,11 @@ def _key(label: str, colour: str, dash: Dash = "-", mark: str = "") -> Line2D:
 
 
 def _state(groups: Sequence[Group], done: Done) -> list[str]:
-    """What a reader must know of runs that are not in the means, or not to the end."""
+    """A note on runs that are missing from the means, or diverged."""
     runs = [run for group in groups for run in group.runs(done)]
     planned, n = sum(len(group.experiments) for group in groups), diverged(runs)
     words = [f"{n} of {len(runs)} runs diverged"] if n else []
     return words + ([f"{len(runs)} of {planned} runs done"] if len(runs) < planned else [])
-
-
-def _exceptions(comparisons: Iterable[Comparison], s: Settings, done: Done) -> list[Line2D]:
-    """Keys for a legend that say the same of many groups, with the mark that diverged runs have."""
-    words = _state([group for c in comparisons for group in c.pair(s).values()], done)
-    return [_key(each, INK, "", "x" if "diverged" in each else "") for each in words]
 
 
 def _unit(measure: Measure) -> str:
@@ -220,20 +189,18 @@ def _worst() -> str:
 
 
 def _data(data: DataName, s: Settings) -> str:
-    """A quick check must not pass for the paper's data."""
+    """The name of the data; a quick check must not pass for the paper's data."""
     return f"digits in place of {data}" if s.quick else data
 
 
 # ------------------------------------------------------------------------------------- over devices
 
 
-def spread(comparisons: Sequence[Comparison], s: Settings, done: Done, stem: Path) -> list[Path]:
-    """Fig. 3: how the final accuracies are spread over the devices of all seeds."""
-    return _written(lambda: spread_figure(comparisons, s, done), stem)
+def spread(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Figure:
+    """fig3: how the final accuracies are spread over the devices of all seeds.
 
-
-def spread_figure(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Figure:
-    """Two rows (models), a column per comparison; the histograms of both algorithms over each other."""
+    Two rows (models), a column per comparison; the histograms of both algorithms lie over each other.
+    """
     figure = Figure(figsize=(1.8 + 4.2 * len(comparisons), 6.4), layout="constrained")
     grid = figure.subplots(2, len(comparisons), sharex=True, sharey=True, squeeze=False)
     for row, kind in zip(grid, KINDS, strict=True):
@@ -260,9 +227,9 @@ def _draw_spread(axes: Axes, label: str, group: Group, done: Done, kind: Kind, c
     if not accuracies:
         axes.plot([], [], color=colour, label="\n".join([f"{label}: no run finished", *state]))
         return
-    average, stdev = (Estimate.over(list(ends(runs, kind, measure).values())) for measure in ("average", "stdev"))
+    average, stdev = (estimate(runs, kind, measure) for measure in ("average", "stdev"))
     shares, edges = np.histogram(accuracies, bins=np.arange(0, 100 + BIN, BIN))
-    # without empty ends, which would be lines along the axis
+    # without empty ends, which would draw lines along the axis
     first, last = np.flatnonzero(shares)[[0, -1]]
     heights, edges = 100 * shares[first : last + 1] / len(accuracies), edges[first : last + 2]
     words = "\n".join([f"{label}: average {average.mean:.1f}, STDEV {stdev.mean:.1f}", *state])
@@ -274,21 +241,16 @@ def _draw_spread(axes: Axes, label: str, group: Group, done: Done, kind: Kind, c
 # ------------------------------------------------------------------------------------------ Table 1
 
 
-def table(s: Settings, done: Done, stem: Path) -> list[Path]:
-    """Table 1: average, worst 10 % and STDEV against mu, ours and as printed."""
-    return _written(lambda: table_figure(s, done), stem)
-
-
-def table_figure(s: Settings, done: Done) -> Figure:
-    """A row per data set, a column per column of the table."""
+def table(s: Settings, done: Done) -> Figure:
+    """Table 1: average, worst 10 % and STDEV against mu, ours and as printed; a row per data set."""
     figure = Figure(figsize=(10.5, 6.2), layout="constrained")
     grid = figure.subplots(len(table1.PRINTED), len(table1.COLUMNS), squeeze=False)
     for row, (data, printed) in zip(grid, table1.PRINTED.items(), strict=True):
         groups = table1.rows(s, data)
         for axes, column in zip(row, table1.COLUMNS, strict=True):
-            # side by side, else error bars hide each other
+            # side by side: error bars would hide each other
             for shift, kind, colour, mark in zip((-0.08, 0.08), KINDS, OTHERS, "os", strict=False):
-                values = [Estimate.over(list(ends(g.runs(done), kind, column).values())) for g in groups.values()]
+                values = [estimate(g.runs(done), kind, column) for g in groups.values()]
                 there = [(mu + shift, value) for mu, value in zip(groups, values, strict=True) if value.n]
                 _draw_estimates(axes, there, color=colour, marker=mark, linewidth=1.6)
             axes.plot(table1.MUS, printed[column], "*:", color=INK, markersize=11, linewidth=1.2, zorder=4)
@@ -310,7 +272,7 @@ def table_figure(s: Settings, done: Done) -> Figure:
 
 
 def _draw_estimates(axes: Axes, points: Sequence[tuple[float, Estimate]], *, across: bool = False, **look: Any) -> None:
-    """Dots with error bars at places on the x axis (`across`: on the y axis); one seed has no bar."""
+    """Dots with error bars at places on the x axis (`across`: on the y axis); no bar for a single seed."""
     if not points:
         return
     places = [place for place, _ in points]
@@ -329,13 +291,8 @@ def _lost(group: Group, done: Done) -> str:
     return f"\n{n} of {len(runs)}\ndiverged" if (n := diverged(runs)) else ""
 
 
-def readings(s: Settings, done: Done, stem: Path) -> list[Path]:
-    """How far every reading of what the paper leaves open is from the printed table."""
-    return _written(lambda: readings_figure(s, done), stem)
-
-
-def readings_figure(s: Settings, done: Done) -> Figure:
-    """A bar per reading that could be measured, the closest on top."""
+def readings(s: Settings, done: Done) -> Figure:
+    """How far every measured reading of the paper is from the printed table; the closest is on top."""
     ranking, every = table1.closest(s, done), len(table1.readings())
     figure = Figure(figsize=(9.0, 1.6 + 0.22 * max(len(ranking), 3)), layout="constrained")
     axes = figure.add_subplot()
@@ -352,7 +309,7 @@ def readings_figure(s: Settings, done: Done) -> Figure:
     axes.set_yticks(places, [str(reading) for reading, _ in ranking], fontsize=8)
     axes.grid(visible=False, axis="y")
     axes.set_ylim(len(ranking) - 0.4, -0.6)
-    # room for the words at the end of the longest
+    # room for the text at the end of the longest bar
     axes.set_xlim(0, 1.25 * max(means, default=1.0))
     missing = every - len(ranking)
     note = f"\n{missing} of {every} readings are missing: they have a μ without a finished run" if missing else ""
@@ -365,13 +322,8 @@ def readings_figure(s: Settings, done: Done) -> Figure:
 # -------------------------------------------------------------------------------- the fair comparison
 
 
-def gains(comparisons: Sequence[Comparison], s: Settings, done: Done, stem: Path) -> list[Path]:
-    """What is left of DR-DSGD's gain in worst accuracy when steps are matched, or tuned."""
-    return _written(lambda: gains_figure(comparisons, s, done), stem)
-
-
-def gains_figure(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Figure:
-    """A row per comparison, with a dot for every way to compare."""
+def gains(comparisons: Sequence[Comparison], s: Settings, done: Done) -> Figure:
+    """DR-DSGD's gain in worst accuracy, also with matched or tuned steps; a row per comparison."""
     figure = Figure(figsize=(8.5, 1.6 + 0.62 * max(len(comparisons), 1)), layout="constrained")
     axes = figure.add_subplot()
     found = [fair.gain(fair.sides(c, s, done), done, "consensus", "worst") for c in comparisons]
@@ -391,6 +343,6 @@ def gains_figure(comparisons: Sequence[Comparison], s: Settings, done: Done) -> 
     axes.set_xlabel("DR-DSGD − DSGD: worst accuracy of the consensus model, in percentage points")
     keys = [_key(label, c, "", mark) for label, c, mark in zip(GAINS.values(), COLOURS, MARKS, strict=False)]
     keys.append(Line2D([], [], color=INK, marker="o", markerfacecolor="white", linestyle="", label="not of all seeds"))
-    # columns are filled first: one for the same eta, one for the best
+    # matplotlib fills columns first: one for the same eta, one for the best
     figure.legend(handles=keys, loc="outside upper center", ncols=2)
     return figure

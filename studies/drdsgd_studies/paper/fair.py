@@ -1,45 +1,32 @@
-"""The fair comparison: how much of a gain at the same eta is only another step size.
+"""The fair comparison: how much of a gain at the same eta is due to the step size alone.
 
-At the same eta DR-DSGD takes steps of eta h / mu, which at the paper's larger mu are a fraction of DSGD's. So beside
-each comparison of the paper stand
+At the same eta DR-DSGD takes steps of eta h / mu, which at the paper's larger mu are a fraction of DSGD's. So each
+comparison of the paper is extended by
 
     DSGD, matched step   at eta times the mean weight of DR-DSGD's gradients, over devices, seeds and evaluated rounds
     best eta             each algorithm at the eta of one grid that serves the worst-off device best, with a constant
-                         step, and with one that falls linearly to zero
+                         step size, and with one that decays linearly to zero
 
-The best eta is chosen on validation data cut from the training set, with seeds that are not reported, by the
-consensus model's worst accuracy (the average decides between equals). Test data choose nothing. The grid grows at
-either end as long as the best of either algorithm lies there, and is the same for both. Multiple 1 is the paper's eta
-itself, to the last digit.
+The best eta is chosen on validation data cut from the training set, with seeds that are not reported, by the consensus
+model's worst accuracy (the average decides between equals). Test data choose nothing. The grid is the same for both
+algorithms, and grows at either end as long as the best eta of one of them lies there. Multiple 1 is exactly the paper's
+eta.
 """
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from drdsgd.report.summary import Estimate, Kind, Measure
-from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings, waiting
+from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings, rounded, waiting
 from drdsgd_studies.shared.store import Done, RunRecord, ends
 
 __all__ = [
-    "ALGORITHMS",
-    "SCHEDULES",
-    "Gain",
-    "best",
-    "chosen_by",
-    "gain",
-    "grid",
-    "matched",
-    "paired_runs",
-    "sides",
-    "swing",
-    "trial",
-    "trials",
-    "variants",
+    "ALGORITHMS", "SCHEDULES", "Gain", "best", "chosen_by", "gain", "grid", "matched", "paired_runs", "sides", "swing",
+    "trial", "trials", "variants",
 ]  # fmt: skip
 
 Algorithm = Literal["dsgd", "dr-dsgd"]
@@ -49,8 +36,8 @@ ALGORITHMS: dict[Algorithm, str] = {"dsgd": "DSGD", "dr-dsgd": "DR-DSGD"}
 SCHEDULES: dict[Schedule, str] = {"constant": "best eta", "linear": "best eta, falling"}
 MATCHED = "DSGD, matched step"
 VALIDATION = 0.1
-# multiples of sqrt(K / T) that are tried at first and at last, and with how many seeds: a run on CIFAR-10 takes thirty
-# times as long
+# multiples of sqrt(K / T) tried first, and the smallest and largest ones; and the number of seeds: a run on CIFAR-10
+# takes thirty times as long
 _AT_FIRST = (0.5, 1.0, 2.0, 4.0)
 _AT_LAST = (1 / 16, 64.0)
 _SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
@@ -59,9 +46,8 @@ _SEEDS: dict[DataName, int] = {"Fashion-MNIST": 2, "CIFAR-10": 1}
 def trial(c: Comparison, s: Settings, algorithm: Algorithm, schedule: Schedule, multiple: float) -> Group:
     """The runs on validation data at a multiple of the paper's eta."""
     at = c.tuned_at or c
-    seeds = itertools.islice((seed for seed in itertools.count(100) if seed not in s.seeds), chosen_by(s, c.data))
     return at.group(
-        Settings(tuple(seeds), s.rounds, s.quick), algorithm,
+        replace(s, seeds=s.tuning_seeds(chosen_by(s, c.data))), algorithm,
         eta=_times(multiple, at.pair(s)["DSGD"].example.eta), eta_schedule=schedule, validation=VALIDATION,
         eval_every=at.fields["rounds"],
     )  # fmt: skip
@@ -73,7 +59,7 @@ def chosen_by(s: Settings, data: DataName) -> int:
 
 
 def grid(c: Comparison, s: Settings, schedule: Schedule, done: Done) -> list[float]:
-    """The multiples that are tried with both algorithms, as far as one can say by now."""
+    """The multiples to try with both algorithms, as far as the finished runs determine them."""
     if not c.tuned:
         return []
     if s.quick:
@@ -93,7 +79,7 @@ def grid(c: Comparison, s: Settings, schedule: Schedule, done: Done) -> list[flo
 
 
 def trials(c: Comparison, s: Settings, done: Done) -> list[Group]:
-    """All runs on validation data, as far as one can say by now."""
+    """All runs on validation data, as far as the finished runs determine them."""
     return [
         trial(c, s, algorithm, schedule, multiple)
         for schedule in SCHEDULES
@@ -103,7 +89,7 @@ def trials(c: Comparison, s: Settings, done: Done) -> list[Group]:
 
 
 def best(c: Comparison, s: Settings, algorithm: Algorithm, schedule: Schedule, done: Done) -> float | None:
-    """The multiple that serves the worst-off device best on validation data; None if every step diverged."""
+    """The multiple that serves the worst-off device best on validation data; None if all diverged."""
     return _best(c, s, algorithm, schedule, grid(c, s, schedule, done), done)
 
 
@@ -120,14 +106,14 @@ def _best(
 
 
 def matched(c: Comparison, s: Settings, done: Done) -> float | None:
-    """The eta of DSGD whose gradients are weighed as DR-DSGD's on average; None where no run of DR-DSGD finished."""
+    """The eta at which DSGD's mean step equals DR-DSGD's; None where no run of DR-DSGD finished."""
     group = c.pair(s)["DR-DSGD"]
     weights = [statistics.fmean(run.weight) for run in group.runs(done) if run.status == "finished"]
-    return _rounded(group.example.eta * statistics.fmean(weights)) if weights else None
+    return rounded(group.example.eta * statistics.fmean(weights)) if weights else None
 
 
 def variants(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
-    """What stands beside a comparison at the same eta; a side for which every step diverged is left out."""
+    """The sides that extend a comparison; a side for which every step size diverged is left out."""
     rounds, eta = c.fields["rounds"], c.pair(s)["DSGD"].example.eta
     found: dict[str, Group] = {}
 
@@ -136,7 +122,7 @@ def variants(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
             return
         group = c.group(s, algorithm, eta=step or eta, eta_schedule=schedule, eval_every=rounds)
         if known and (step, schedule) == (eta, "constant"):
-            group = c.group(s, algorithm)  # the paper's own runs, which need not be done again
+            group = c.group(s, algorithm)  # the paper's own runs
         found[label] = group if known else waiting(group)
 
     add(MATCHED, "dsgd", matched(c, s, done), _done([c.pair(s)["DR-DSGD"]], done))
@@ -158,23 +144,23 @@ def _done(groups: Sequence[Group], done: Done) -> bool:
 class Gain:
     """DR-DSGD's gain over DSGD in one setting, in percentage points.
 
-    `same_eta = step + rest`, all three over the same seeds. The rest is robustness, and what it makes that DR-DSGD's
-    weights change over rounds while the matched step does not.
+    `same_eta = step + rest`, all three over the same seeds. The rest is robustness, and the effect of weights that
+    change over rounds while the matched step does not.
     """
 
     same_eta: Estimate
     step: Estimate  # DSGD with the matched step, over DSGD
     rest: Estimate  # DR-DSGD over DSGD with the matched step
     best: Estimate  # both at their best constant eta
-    falling: Estimate  # both at their best eta that falls to zero
+    falling: Estimate  # both at their best eta that decays to zero
 
 
 def sides(c: Comparison, s: Settings, done: Done) -> dict[str, Group]:
-    """Both algorithms at the paper's eta, and what stands beside them."""
+    """Both algorithms at the paper's eta, and the sides that extend the comparison."""
     return {**c.pair(s), **variants(c, s, done)}
 
 
-# the sides whose difference a gain is
+# a gain is the difference of two sides
 _OF = {
     "same_eta": ("DR-DSGD", "DSGD"),
     "step": (MATCHED, "DSGD"),
@@ -185,7 +171,7 @@ _OF = {
 
 
 def paired_runs(sides: Mapping[str, Group], done: Done) -> dict[str, list[tuple[RunRecord, RunRecord]]]:
-    """For every gain the finished runs that it is made of, in pairs of the same seed."""
+    """The finished runs behind every gain, in pairs of the same seed."""
     ended = {
         label: {run.experiment.seed: run for run in group.runs(done) if run.status == "finished"}
         for label, group in sides.items()
@@ -194,7 +180,7 @@ def paired_runs(sides: Mapping[str, Group], done: Done) -> dict[str, list[tuple[
     alike = ["DSGD", "DR-DSGD", *([MATCHED] if ended.get(MATCHED) else [])]
     found = {}
     for gain, (one, other) in _OF.items():
-        # those at the same eta over the same seeds, so that they add up
+        # gains at the same eta use the same seeds, so that they add up
         needed = {one, other, *(alike if {one, other} & {*alike} else [])}
         seeds = set.intersection(*(set(ended.get(label, {})) for label in needed))
         found[gain] = [(ended[one][seed], ended[other][seed]) for seed in sorted(seeds)]
@@ -202,7 +188,7 @@ def paired_runs(sides: Mapping[str, Group], done: Done) -> dict[str, list[tuple[
 
 
 def gain(sides: Mapping[str, Group], done: Done, kind: Kind, measure: Measure) -> Gain:
-    """How much of the gain at the same eta is left when steps are matched, or tuned; all paired by seed."""
+    """The gain at the same eta, with matched steps, and with tuned ones; all paired by seed."""
     return Gain(**{
         name: Estimate.over([a.final(kind, measure) - b.final(kind, measure) for a, b in pairs])
         for name, pairs in paired_runs(sides, done).items()
@@ -210,9 +196,9 @@ def gain(sides: Mapping[str, Group], done: Done, kind: Kind, measure: Measure) -
 
 
 def swing(comparisons: Sequence[Comparison], s: Settings, done: Done) -> tuple[float, float] | None:
-    """The lowest and highest worst accuracy over seeds of one algorithm at the paper's eta, where they differ most.
+    """The lowest and highest worst accuracy over seeds at the paper's eta, where they differ most.
 
-    It is that of the consensus model; None where no setting has two seeds that finished.
+    They are the consensus model's; None where no setting has two finished seeds.
     """
     found = [
         (min(worst), max(worst))
@@ -224,14 +210,9 @@ def swing(comparisons: Sequence[Comparison], s: Settings, done: Done) -> tuple[f
 
 
 def _times(multiple: float, eta: float) -> float:
-    """That multiple of the paper's eta: the paper's own to the last digit, others such that they can be typed.
+    """A multiple of the paper's eta: exact for 1, else with three digits.
 
     >>> _times(1.0, 0.18257418), _times(2.0, 0.18257418)
     (0.18257418, 0.365)
     """
-    return eta if multiple == 1 else _rounded(multiple * eta)
-
-
-def _rounded(eta: float) -> float:
-    """Three digits: an eta that can be typed."""
-    return float(f"{eta:.3g}")
+    return eta if multiple == 1 else rounded(multiple * eta)

@@ -1,7 +1,7 @@
-"""Fig. 1: average, worst and STDEV of test accuracy against rounds on Fashion-MNIST, K = 10, mu = 6, p = 0.3.
+"""fig1: average, worst and STDEV of test accuracy against rounds on Fashion-MNIST, K = 10, mu = 6, p = 0.3.
 
-T is not given. 300 is the only number of rounds that the paper names (Table 1); 1000 is shown beside it, because with
-eta = sqrt(K / T) another T is another step.
+T is not given. 300 is the only number of rounds that the paper names (Table 1). 1000 is shown beside it, because with
+eta = sqrt(K / T) another T means another step size.
 """
 
 from __future__ import annotations

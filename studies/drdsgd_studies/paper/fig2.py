@@ -1,7 +1,7 @@
-"""Fig. 2: average, worst and STDEV of test accuracy against rounds on CIFAR-10, K = 10, mu = 6, p = 0.5.
+"""fig2: average, worst and STDEV of test accuracy against rounds on CIFAR-10, K = 10, mu = 6, p = 0.5.
 
-T is not given; it is 300 here, as in Table 1. Nor is the scaling of the pixels; it is to mean 0 and deviation 1 per
-channel, and `readings` shows why.
+T is not given; it is 300 here, as in Table 1. The scaling of the pixels is not given either: here every channel has
+mean 0 and deviation 1, and `readings` shows why.
 """
 
 from __future__ import annotations

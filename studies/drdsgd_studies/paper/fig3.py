@@ -1,7 +1,7 @@
-"""Fig. 3: how the final test accuracies are spread over the devices, K = 25, mu = 9, both data sets.
+"""fig3: how the final test accuracies are spread over the devices, K = 25, mu = 9, both data sets.
 
-T and p are not given. T is 300 on Fashion-MNIST, as in Table 1, and 100 on CIFAR-10, where a run takes minutes; p is
-what the text last said of each data set, 0.3 and 0.5. On CIFAR-10 the best steps are not looked for.
+T and p are not given. T is 300 on Fashion-MNIST, as in Table 1, and 100 on CIFAR-10, where a run takes minutes. p is
+the last value that the text names for each data set, 0.3 and 0.5. On CIFAR-10 no best eta is searched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["ROUNDS", "TITLE", "P", "claims", "comparisons", "log_fall", "percent
 
 TITLE = "Fig. 3: spread over devices, K = 25, mu = 9"
 
-# where K = 25 and the paper does not say T: Table 1 alone names it
+# T where K = 25 and the paper does not name it, as it does only in Table 1
 ROUNDS: dict[DataName, int] = {"Fashion-MNIST": 300, "CIFAR-10": 100}
 P: dict[DataName, float] = {"Fashion-MNIST": 0.3, "CIFAR-10": 0.5}
 
@@ -63,7 +63,7 @@ def claims(s: Settings, done: Done) -> list[Claim]:
 
 
 def log_fall(c: Comparison, s: Settings, done: Done, kind: Kind) -> Estimate:
-    """log(DSGD's variance over devices / DR-DSGD's), seed by seed: a ratio has no direction that it favours so."""
+    """log(DSGD's variance over devices / DR-DSGD's), seed by seed; the log treats both directions alike."""
     pair = c.pair(s)
     dsgd, dr_dsgd = (ends(pair[label].runs(done), kind, "stdev") for label in ("DSGD", "DR-DSGD"))
     return Estimate.over(

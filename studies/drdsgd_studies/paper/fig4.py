@@ -1,4 +1,4 @@
-"""Fig. 4: worst test accuracy against rounds for denser and denser graphs, p = 0.3, 0.45, 0.6; K = 25, mu = 6."""
+"""fig4: worst test accuracy against rounds for denser and denser graphs, p = 0.3, 0.45, 0.6; K = 25, mu = 6."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PS = (0.3, 0.45, 0.6)
 
 
 def cases(s: Settings, data: DataName) -> dict[str, Comparison]:
-    """DSGD against DR-DSGD for every p. Best steps are those of the first p; on CIFAR-10 they are not looked for."""
+    """DSGD against DR-DSGD for every p. The best eta is that of the first p; on CIFAR-10 none is searched."""
 
     def case(p: float, tuned_at: Comparison | None = None) -> Comparison:
         fields, tuned = base(s, data, K=25, T=ROUNDS[data], p=p), data == "Fashion-MNIST"
@@ -29,7 +29,7 @@ def cases(s: Settings, data: DataName) -> dict[str, Comparison]:
 
 
 def comparisons(s: Settings) -> list[Comparison]:
-    """All of them, on both data sets."""
+    """All comparisons, on both data sets."""
     return [c for data in DATA for c in cases(s, data).values()]
 
 

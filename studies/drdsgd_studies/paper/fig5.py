@@ -1,4 +1,4 @@
-"""Fig. 5: worst test accuracy against rounds on geometric, ring and grid graphs; Fashion-MNIST, K = 25, mu = 6.
+"""fig5: worst test accuracy against rounds on geometric, ring and grid graphs; Fashion-MNIST, K = 25, mu = 6.
 
 T is not given; it is 300 here, as in Table 1. The radius of the geometric graph is not given either; see
 `graphs.geometric` for ours.
@@ -30,7 +30,7 @@ def cases(s: Settings) -> dict[str, Comparison]:
 
 
 def comparisons(s: Settings) -> list[Comparison]:
-    """All of them."""
+    """All comparisons."""
     return list(cases(s).values())
 
 

@@ -1,4 +1,4 @@
-"""What the comparisons of the paper have in common: DR-DSGD minus DSGD, paired by seed, and the claims about it."""
+"""DR-DSGD minus DSGD, paired by seed, and the claims about it that several figures share."""
 
 from __future__ import annotations
 
@@ -23,25 +23,11 @@ from drdsgd_studies.shared.plan import Comparison, Settings
 from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
 
 __all__ = [
-    "EACH",
-    "NO_PRICE",
-    "above_each",
-    "area",
-    "average",
-    "difference",
-    "fewer_rounds",
-    "findings",
-    "first_round",
-    "found",
-    "judge_rounds",
-    "judged",
-    "points",
-    "rule",
-    "stdev",
-    "worst",
+    "EACH", "NO_PRICE", "above_each", "area", "average", "difference", "fewer_rounds", "findings", "first_rounds",
+    "found", "judge_rounds", "judged", "points", "rule", "stdev", "worst",
 ]  # fmt: skip
 
-# percent: where the worst-off devices of both algorithms are below it, a difference between them says little
+# percent: if the worst accuracies of both algorithms are below it, their difference means little
 FLOOR = 5.0
 LOST = "with diverged runs of DR-DSGD in part at most, and not at all if most diverge"
 NO_PRICE = (
@@ -71,13 +57,13 @@ def difference(c: Comparison, s: Settings, done: Done, kind: Kind, measure: Meas
 
 
 def judged(c: Comparison, s: Settings, done: Done, verdict: Verdict) -> Verdict:
-    """A verdict on DR-DSGD's runs that finished, in the light of those that diverged."""
+    """A verdict on DR-DSGD's finished runs, lowered if some diverged."""
     runs = c.pair(s)["DR-DSGD"].runs(done)
     return despite(diverged(runs), len(runs), verdict)
 
 
 def found(comparisons: Iterable[Comparison], s: Settings, done: Done, finding: Finding) -> Finding:
-    """A finding on comparisons; one of which no run is done can't be one."""
+    """A finding on comparisons, or `NOT_RUN` if none of their runs is done."""
     begun = any(group.runs(done) for c in comparisons for group in c.pair(s).values())
     return finding if begun else NOT_RUN
 
@@ -105,7 +91,7 @@ def points(d: Estimate, s: Settings, note: str = "") -> str:
 
 
 def _floor(c: Comparison, s: Settings, done: Done, kind: Kind) -> str:
-    """A note on a difference of worst accuracies that are both next to nothing; empty where they are not."""
+    """A note if both worst accuracies are close to zero; else empty."""
     worst = {label: ends(group.runs(done), kind, "worst").values() for label, group in c.pair(s).items()}
     if not all(values and statistics.fmean(values) < FLOOR for values in worst.values()):
         return ""
@@ -166,10 +152,7 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
 
     def find(c: Comparison, kind: Kind) -> Finding:
         pair = c.pair(s)
-        dsgd, dr_dsgd = (
-            {run.experiment.seed: first_round(run, kind, goal) for run in pair[label].runs(done)}
-            for label in ("DSGD", "DR-DSGD")
-        )
+        dsgd, dr_dsgd = (first_rounds(pair[label].runs(done), kind, goal) for label in ("DSGD", "DR-DSGD"))
         return found([c], s, done, judge_rounds(dsgd, dr_dsgd, c.fields["rounds"], times))
 
     return Claim(
@@ -182,12 +165,14 @@ def fewer_rounds(comparisons: Sequence[Comparison], s: Settings, done: Done, goa
     )
 
 
-def first_round(run: RunRecord, kind: Kind, goal: float) -> int | None:
-    """The first evaluated round at which the worst accuracy is at least `goal`; a run that diverges has none."""
-    if run.status != "finished":
-        return None
-    worst = zip(run.rounds, run.curves[kind]["worst"], strict=True)
-    return next((t for t, value in worst if value >= goal and t > 0), None)
+def first_rounds(runs: Sequence[RunRecord], kind: Kind, goal: float) -> dict[int, int | None]:
+    """The first evaluated round with a worst accuracy of at least `goal`, by seed; a run that diverges has none."""
+
+    def first(run: RunRecord) -> int | None:
+        worst = zip(run.rounds, run.curves[kind]["worst"], strict=True)
+        return next((t for t, value in worst if value >= goal and t > 0 and run.status == "finished"), None)
+
+    return {run.experiment.seed: first(run) for run in runs}
 
 
 def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | None], T: int, times: float) -> Finding:
@@ -204,7 +189,7 @@ def judge_rounds(dsgd: Mapping[int, int | None], dr_dsgd: Mapping[int, int | Non
     ratios = [(dsgd[seed] or T) / (dr_dsgd[seed] or T) for seed in seeds]
     if not ratios:
         return Finding("no pair is done", "cannot be told")
-    if not _count(dsgd, seeds) + _count(dr_dsgd, seeds):  # an interval of numbers that were all cut off says nothing
+    if not _count(dsgd, seeds) + _count(dr_dsgd, seeds):  # all numbers are cut off at T: an interval would mean nothing
         return Finding(f"neither gets there in any of {len(seeds)} seeds", "does not hold")
     logs = Estimate.over([math.log(ratio) for ratio in ratios])
     low, high = (f"{math.exp(end):.1f}" for end in logs.interval) if logs.n > 1 else ("", "")
@@ -218,7 +203,7 @@ def _count(rounds: Mapping[int, int | None], seeds: Sequence[int]) -> int:
 
 
 def area(runs: Sequence[RunRecord], kind: Kind) -> dict[int, float]:
-    """The mean over rounds of the worst accuracy, by seed: what is learned faster has more of it."""
+    """The mean over rounds of the worst accuracy, by seed; the faster, the larger."""
     return {
         run.experiment.seed: statistics.fmean(run.curves[kind]["worst"]) for run in runs if run.status == "finished"
     }

@@ -1,4 +1,4 @@
-"""The parts of the paper that are made of runs: what each needs, claims, draws and says."""
+"""The parts of the paper that consist of runs: which runs each needs, its claims, pictures and texts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Part:
     groups: Callable[[Settings, Done], list[Group]]
     claims: Callable[[Settings, Done], list[Claim]]
     draw: Callable[[Settings, Done, Path], dict[Path, str]]
-    """Draws into a folder; the pictures (without suffix) and what each shows."""
+    """Draws into a folder; returns the pictures (without suffix) and what each shows."""
     comparisons: Callable[[Settings], list[Comparison]]
     readings: Callable[[Settings], dict[str, Group]]
-    """Other ways to read what the paper leaves open, beside its own setting."""
+    """Other readings of what the paper leaves open."""
     compared: Callable[[Settings], Compared]
-    """What its report shows."""
+    """The groups that its report compares."""
 
 
 class _Figure(Protocol):
@@ -53,7 +53,7 @@ def _figure(
     drawn: Callable[[Settings, Done, Path], dict[Path, str]],
     readings: Callable[[Settings], dict[str, Group]] = _no_readings,
 ) -> Part:
-    """A figure that compares DSGD with DR-DSGD; with it goes the fair comparison."""
+    """A figure that compares DSGD with DR-DSGD, together with the fair comparison."""
 
     def groups(s: Settings, done: Done) -> list[Group]:
         found: list[Group] = []
@@ -75,7 +75,7 @@ def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path,
         found = {}
         for c in module.comparisons(s):
             stem = folder / f"T{c.fields['rounds']}"
-            draw.curves(c, s, done, stem)
+            draw.write(stem, draw.curves, c, s, done)
             place = f"{c.data}, {c.name}, p = {c.fields['p']:g}"
             found[stem] = f"Average, worst and STDEV of test accuracy against rounds, {place}{BANDS}"
         return found
@@ -84,25 +84,25 @@ def _draw_curves(module: _Figure) -> Callable[[Settings, Done, Path], dict[Path,
 
 
 def _draw_spread(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
-    draw.spread(fig3.comparisons(s), s, done, folder / "spread")
+    draw.write(folder / "spread", draw.spread, fig3.comparisons(s), s, done)
     shows = "Distribution of the devices' final test accuracies, all seeds together; dashed lines: their means"
     return {folder / "spread": shows}
 
 
 def _draw_denser(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
-    draw.denser({data: fig4.cases(s, data) for data in fig4.DATA}, s, done, folder / "worst")
+    draw.write(folder / "worst", draw.denser, {data: fig4.cases(s, data) for data in fig4.DATA}, s, done)
     return {folder / "worst": f"Worst test accuracy against rounds for p = 0.3, 0.45 and 0.6{BANDS}"}
 
 
 def _draw_topologies(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
-    draw.topologies(fig5.cases(s), s, done, folder / "worst")
+    draw.write(folder / "worst", draw.topologies, fig5.cases(s), s, done)
     drawn = f"Geometric (that of seed {s.seeds[0]}; every seed has another), ring and grid graph"
     return {folder / "worst": f"{drawn}, and worst test accuracy against rounds{BANDS}"}
 
 
 def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
-    draw.table(s, done, folder / "table")
-    draw.readings(s, done, folder / "readings")
+    draw.write(folder / "table", draw.table, s, done)
+    draw.write(folder / "readings", draw.readings, s, done)
     return {
         folder
         / "table": "Average, worst 10 % and STDEV against mu, ours (bars: one standard error) and the printed ones",
@@ -112,7 +112,7 @@ def _draw_table(s: Settings, done: Done, folder: Path) -> dict[Path, str]:
 
 
 def _compared_table(s: Settings) -> Compared:
-    # the largest mu, which is the closest to plain training, is the one that others are compared with
+    # the largest mu comes first, as the one that others are compared with: it is closest to plain training
     return {
         data: {f"DR-DSGD, mu = {mu:g}": group for mu, group in reversed(table1.rows(s, data).items())}
         for data in table1.PRINTED

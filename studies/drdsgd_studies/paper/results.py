@@ -1,7 +1,7 @@
-"""What came out: CSV files of every number, verdicts, and the page about them.
+"""The results: CSV files with every number, verdicts, and the page about them.
 
-Every row of the CSV files of figures and table names the runs that it is made of: `OUT/runs/NAME.json` holds the
-complete config, and `drdsgd train OUT/runs/NAME.json` gives the same metrics again. What has no rows has no file.
+Every row of the CSV files of figures and table names its runs. `drdsgd train OUT/paper.jsonl.xz:NAME` runs one again
+and gives the same metrics. A table without rows has no file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from drdsgd_studies.shared import reports
 from drdsgd_studies.shared.claims import Claim
 from drdsgd_studies.shared.pages import Block, Heading, Picture, Table, Text
 from drdsgd_studies.shared.plan import Comparison, Group, Settings
-from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
+from drdsgd_studies.shared.store import Done, RunRecord, diverged, estimate
 
 __all__ = ["gain_table", "overview", "section", "verdict_table", "write", "write_csv", "write_verdicts"]
 
@@ -31,23 +31,23 @@ LABELS = {"average": "average", "worst": "worst", "worst10": "worst 10 %", "stde
 
 
 def write(part: Part, claims: Sequence[Claim], s: Settings, done: Done, folder: Path) -> list[Block]:
-    """Write a part's CSV files, pictures, verdicts and report into a folder, and give its section of the page."""
+    """Write a part's CSV files, pictures, verdicts and report into a folder, and return its section of the page."""
     for name, rows in tables(part, s, done).items():
         write_csv(folder / f"{name}.csv", rows)
     write_verdicts(folder, claims)
-    reports.write(part.compared(s), part.title, s, done, folder)
+    reports.write(part.compared(s), part.title, s, done, folder, "paper")
     return section(part, s, done, claims, part.draw(s, done, folder))
 
 
 def write_verdicts(folder: Path, claims: Sequence[Claim]) -> None:
-    """Write what came of a part's claims."""
+    """Write the verdicts on a part's claims."""
     write_text(folder / "verdicts.json", json.dumps([asdict(claim) for claim in claims], indent=1) + "\n")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with the columns of the first; without rows there is no file."""
+    """Write rows with the columns of the first row; without rows there is no file."""
     if not rows:
-        path.unlink(missing_ok=True)  # one of before would pass for what is there now
+        path.unlink(missing_ok=True)  # an older file would not fit the runs
         return
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -185,11 +185,11 @@ def _gain_rows(c: Comparison, s: Settings, done: Done) -> Iterator[Row]:
     names = {name: _names(chain(*pairs)) for name, pairs in fair.paired_runs(sides, done).items()}
     for kind in KINDS:
         for measure in MEASURES:
-            for name, estimate in asdict(fair.gain(sides, done, kind, measure)).items():
-                if estimate["n"]:
+            for name, gain in asdict(fair.gain(sides, done, kind, measure)).items():
+                if gain["n"]:
                     yield {
                         "setting": c.name, "model": kind, "measure": measure, "gain": name,
-                        "mean": _number(estimate["mean"]), "error": _number(estimate["error"]), "pairs": estimate["n"],
+                        "mean": _number(gain["mean"]), "error": _number(gain["error"]), "pairs": gain["n"],
                         "runs": names[name],
                     }  # fmt: skip
 
@@ -224,7 +224,7 @@ def section(part: Part, s: Settings, done: Done, claims: Sequence[Claim], pictur
 
 
 def noisy_choice(compared: Sequence[Comparison], s: Settings) -> str:
-    """How few runs the best eta is chosen from.
+    """A note on the few runs that choose the best eta.
 
     >>> from drdsgd_studies.paper import fig2
     >>> noisy_choice(fig2.comparisons(Settings()), Settings())
@@ -236,19 +236,19 @@ def noisy_choice(compared: Sequence[Comparison], s: Settings) -> str:
 
 
 def _ranked(s: Settings, done: Done) -> str:
-    """In which order the readings stand, and why some do not."""
+    """The order of the readings, and why some are missing."""
     every, missing = len(table1.readings()), len(table1.readings()) - len(table1.closest(s, done))
     without = f" {missing} of {every} are missing: they have a mu of which no run finished." if missing else ""
     return f"First those of which no run diverged, then the others; among each, the closest first.{without}"
 
 
 def verdict_table(claims: Sequence[Claim], who: str = "the paper") -> Table:
-    """The claims of a part, who says so, what came of them, and the rules."""
+    """The claims of a part, whose they are, the findings and the rules."""
     return Table(["claim", who, "of", "ours", "verdict", "rule"], verdict_rows(claims))
 
 
 def verdict_rows(claims: Sequence[Claim], rule: bool = True) -> list[list[str]]:
-    """A row for every finding; what a claim's rows have in common stands in its first."""
+    """A row for every finding; the first row of a claim has what all its rows share."""
     rows = []
     for claim in claims:
         for i, (of, finding) in enumerate(claim.findings.items()):
@@ -259,7 +259,7 @@ def verdict_rows(claims: Sequence[Claim], rule: bool = True) -> list[list[str]]:
 
 
 def overview(claims: Mapping[str, Sequence[Claim]]) -> list[Block]:
-    """The first page: how many claims came out, and the verdict on each, the headline model first."""
+    """The overview: how many claims hold, and the verdict on each, the headline model first."""
     heads = [next(iter(claim.findings.values())).verdict for part in claims.values() for claim in part]
     order = ("holds", "holds in part", "does not hold", "cannot be told", "not run yet")
     counts = ", ".join(f"{verdict}: {heads.count(verdict)}" for verdict in order if verdict in heads)
@@ -283,7 +283,7 @@ def _end_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
             for kind in KINDS:
                 rows.append([
                     c.name, label, eta if group.ready else "not known yet", kind,
-                    *(str(Estimate.over(list(ends(runs, kind, measure).values()))) for measure in MEASURES),
+                    *(str(estimate(runs, kind, measure)) for measure in MEASURES),
                     _finished(group, done),
                 ])  # fmt: skip
     return Table(["setting", "side", "eta", "model", *LABELS.values(), "finished"], rows)
@@ -293,7 +293,7 @@ def _others_table(others: Mapping[str, Group], done: Done) -> Table:
     rows = [
         [
             name, kind,
-            *(str(Estimate.over(list(ends(group.runs(done), kind, measure).values()))) for measure in MEASURES),
+            *(str(estimate(group.runs(done), kind, measure)) for measure in MEASURES),
             _finished(group, done),
         ]
         for name, group in others.items()
@@ -303,7 +303,7 @@ def _others_table(others: Mapping[str, Group], done: Done) -> Table:
 
 
 def _finished(group: Group, done: Done) -> str:
-    """How many runs finished, when all are done; until then how many are done, and how many of these diverged."""
+    """How many runs finished, if all are done; else how many are done, and how many of these diverged."""
     runs, planned = group.runs(done), len(group.experiments)
     if len(runs) == planned:
         return f"{planned - diverged(runs)} of {planned}"
@@ -311,7 +311,7 @@ def _finished(group: Group, done: Done) -> str:
 
 
 def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table:
-    """How much of the gain in worst accuracy is step size, and how much robustness."""
+    """How much of the gain in worst accuracy is due to the step size, and how much to robustness."""
     rows, sides = [], [fair.sides(c, s, done) for c in compared]
     for kind in KINDS:
         for c, some in zip(compared, sides, strict=True):
@@ -326,7 +326,7 @@ def gain_table(compared: Sequence[Comparison], s: Settings, done: Done) -> Table
 
 
 def _gained(estimate: Estimate, s: Settings) -> str:
-    """A gain; one that is not of all seeds says so."""
+    """A gain, with the number of seeds if some are missing."""
     lost = f" ({estimate.n} of {len(s.seeds)})" if 0 < estimate.n < len(s.seeds) else ""
     return signed(estimate) + lost
 
@@ -340,7 +340,7 @@ def _printed_tables(s: Settings, done: Done) -> Iterator[Table]:
             numbers = (f"{printed[column][i]:g} ± {errors[column][i]:g}" for column in table1.COLUMNS)
             rows.append([f"{mu:g}", "the paper", *numbers, ""])
             for kind in KINDS:
-                ours = (Estimate.over(list(ends(runs, kind, column).values())) for column in table1.COLUMNS)
+                ours = (estimate(runs, kind, column) for column in table1.COLUMNS)
                 rows.append(["", f"ours, {kind}", *map(str, ours), _finished(group, done)])
         yield Table([f"{data}, mu", "", *(LABELS[column] for column in table1.COLUMNS), "finished"], rows)
 
@@ -363,7 +363,7 @@ def _step_table(s: Settings, done: Done) -> Table:
     rows = [
         [
             f"{eta:.3g}", f"{diverged(runs)} of {len(runs)}",
-            *(str(Estimate.over(list(ends(runs, kind, "average").values()))) for kind in KINDS),
+            *(str(estimate(runs, kind, "average")) for kind in KINDS),
         ]
         for eta, runs in looked
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Table 1: average, worst 10 % and STDEV for mu = 2, 3, 5; K = 25, T = 300, both data sets.
 
-The paper does not say which model is scored, how many shards a device has, or whether the loss inside h is clipped,
-and its text and its eta leave open whether the weight keeps the 1/mu. `readings` tries them all on Fashion-MNIST.
+The paper leaves open which model is scored, how many shards a device has, whether the loss inside h is clipped, and
+whether the weight keeps the 1/mu. `readings` tries all combinations on Fashion-MNIST.
 """
 
 from __future__ import annotations
@@ -16,30 +16,13 @@ from typing import Any
 from drdsgd.report.summary import KINDS, Estimate, Kind, Measure
 from drdsgd_studies.paper.fig3 import P
 from drdsgd_studies.shared.claims import NOT_RUN, Claim, Finding, Verdict, despite, together, trend
-from drdsgd_studies.shared.plan import DataName, Group, Settings, base
-from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends
+from drdsgd_studies.shared.plan import DataName, Group, Settings, base, rounded
+from drdsgd_studies.shared.store import Done, RunRecord, diverged, ends, estimate
 
 __all__ = [
-    "COLUMNS",
-    "MUS",
-    "PRINTED",
-    "TITLE",
-    "Distance",
-    "Reading",
-    "claims",
-    "closest",
-    "distance",
-    "divergence",
-    "groups",
-    "largest_step",
-    "numbers",
-    "reading_rows",
-    "readings",
-    "rows",
-    "slow_readings",
-    "steps",
-    "trends",
-]
+    "COLUMNS", "MUS", "PRINTED", "TITLE", "Distance", "Reading", "claims", "closest", "distance", "divergence",
+    "groups", "largest_step", "numbers", "reading_rows", "readings", "rows", "slow_readings", "steps", "trends",
+]  # fmt: skip
 
 TITLE = "Table 1: fairness against average accuracy, K = 25"
 
@@ -58,9 +41,9 @@ ERRORS: dict[DataName, dict[Measure, tuple[float, float, float]]] = {
 _DIRECTIONS: dict[Measure, Any] = {"average": 1, "worst10": -1, "stdev": 1}
 
 SHARDS, WEIGHTS = (2, 3, 4), ("as-written", "without-mu", "normalized")
-# log of the number of classes: the paper's appendix takes the cross-entropy of a guess for its bound
+# log of the number of classes: the paper's appendix takes the cross-entropy of a random guess as its bound
 CLIPS = (None, round(math.log(10), 4))
-# etas that are tried at mu = 2: from the paper's up or down, by this factor
+# etas tried at mu = 2: from the paper's up or down, by this factor
 FACTOR, MOST_STEPS = math.sqrt(2), 16
 
 
@@ -80,7 +63,7 @@ def rows(s: Settings, data: DataName, **more: Any) -> dict[float, Group]:
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read what the paper leaves open; `kind` is whose accuracy is reported."""
+    """One reading of what the paper leaves open; `kind` is the model whose accuracy is reported."""
 
     kind: Kind
     shards: int
@@ -93,18 +76,18 @@ class Reading:
 
 
 def readings() -> list[Reading]:
-    """All of them."""
+    """All readings."""
     return [Reading(*choice) for choice in itertools.product(KINDS, SHARDS, WEIGHTS, CLIPS)]
 
 
 def reading_rows(s: Settings, r: Reading) -> dict[float, Group]:
-    """The table's rows on Fashion-MNIST as read so."""
+    """The table's rows on Fashion-MNIST in this reading."""
     clip = {} if r.loss_clip is None else {"loss_clip": r.loss_clip}
     return rows(s, "Fashion-MNIST", shards=r.shards, weights=r.weights, **clip)
 
 
 def slow_readings(s: Settings) -> dict[str, Group]:
-    """Some on CIFAR-10, where a run takes ten minutes: at mu = 5, for the first seed."""
+    """Some readings on CIFAR-10, where a run takes ten minutes: at mu = 5, for the first seed."""
     first, mu = replace(s, seeds=s.seeds[:1]), MUS[-1]
     choices: dict[str, dict[str, Any]] = {
         "as in the table": {},
@@ -121,7 +104,7 @@ def slow_readings(s: Settings) -> dict[str, Group]:
 class Distance:
     """How far nine numbers are from the printed ones, in points.
 
-    `near` of them are no further than two standard errors of the difference; `diverged` of all runs did, and are not in
+    `near` counts those within two standard errors of the difference; `diverged` counts diverged runs, which are not in
     the numbers.
     """
 
@@ -132,11 +115,11 @@ class Distance:
 
 
 def distance(groups: Mapping[float, Group], done: Done, data: DataName, kind: Kind) -> Distance | None:
-    """Over the nine numbers of one data set; None where a row has no finished run."""
+    """The distance over the nine numbers of one data set; None where a row has no finished run."""
     away, near = [], 0
     for column, printed in PRINTED[data].items():
         for group, number, error in zip(groups.values(), printed, ERRORS[data][column], strict=True):
-            ours = Estimate.over(list(ends(group.runs(done), kind, column).values()))
+            ours = estimate(group.runs(done), kind, column)
             if not ours.n:
                 return None
             away.append(abs(ours.mean - number))
@@ -159,15 +142,12 @@ def closest(s: Settings, done: Done) -> list[tuple[Reading, Distance]]:
 def step(s: Settings, k: int) -> Group:
     """Fashion-MNIST, mu = 2, as written, at the paper's eta times sqrt(2)^k."""
     group = rows(s, "Fashion-MNIST")[MUS[0]]
-    return group if k == 0 else Group.of(s, fields(s, "Fashion-MNIST", MUS[0], eta=_eta(group.example.eta, k)))
-
-
-def _eta(eta: float, k: int) -> float:
-    return float(f"{eta * FACTOR**k:.3g}")
+    eta = rounded(group.example.eta * FACTOR**k)
+    return group if k == 0 else Group.of(s, fields(s, "Fashion-MNIST", MUS[0], eta=eta))
 
 
 def steps(s: Settings, done: Done) -> list[tuple[int, Group]]:
-    """The steps to look at, as far as one can say by now: from the paper's on, until one is on the other side."""
+    """The step sizes to try, as far as they are known: from the paper's on, until the outcome flips."""
     looked = [(0, step(s, 0))]
     while len(runs := looked[-1][1].runs(done)) == len(s.seeds) and len(looked) <= MOST_STEPS:
         k = looked[-1][0]
@@ -180,7 +160,7 @@ def steps(s: Settings, done: Done) -> list[tuple[int, Group]]:
 
 
 def largest_step(s: Settings, done: Done) -> float | None:
-    """The largest eta looked at with which no seed diverges; None if there is none."""
+    """The largest tried eta at which no seed diverges; None if there is none."""
     fine = [
         group.example.eta
         for _, group in steps(s, done)
@@ -193,7 +173,7 @@ def largest_step(s: Settings, done: Done) -> float | None:
 
 
 def groups(s: Settings, done: Done) -> list[Group]:
-    """All that the table, its readings and the search for a step need, as far as one can say by now."""
+    """The runs of the table, its readings and the search for a step size, as far as they are known."""
     found = [group for data in PRINTED for group in rows(s, data).values()]
     found += [group for r in readings() if r.kind == "consensus" for group in reading_rows(s, r).values()]
     return found + [group for _, group in steps(s, done)] + list(slow_readings(s).values())
@@ -247,13 +227,13 @@ def _near(data: DataName, s: Settings, done: Done, kind: Kind) -> Finding:
     groups = rows(s, data)
     if not any(group.runs(done) for group in groups.values()):
         return NOT_RUN
-    if s.quick:  # numbers of other data can't be the printed ones
+    if s.quick:  # other data cannot give the printed numbers
         return Finding(f"digits in place of {data}", "cannot be told")
     return numbers(distance(groups, done, data, kind))
 
 
 def numbers(d: Distance | None) -> Finding:
-    """The finding on how far our nine numbers are from the printed.
+    """The finding on how far our nine numbers are from the printed ones.
 
     >>> numbers(Distance(1.0, 2.5, 9, 0)).verdict, numbers(Distance(1.0, 2.5, 9, 1)).verdict
     ('holds', 'holds in part')
@@ -279,7 +259,7 @@ def _divergence(s: Settings, done: Done) -> Claim:
 
 
 def divergence(runs: Sequence[RunRecord], largest: float | None) -> Finding:
-    """The finding on how many runs at the paper's eta diverged, and the largest eta with which none does."""
+    """The finding on how many runs at the paper's eta diverged, and the largest eta at which none does."""
     n = diverged(runs)
     if not runs:
         return NOT_RUN

@@ -1,14 +1,14 @@
-"""A claim of the paper, and what came of it: verdicts by stated rules, never by hand.
+"""Claims and the verdicts on them, which follow stated rules and are never made by hand.
 
 A rule is a function of measured numbers. Differences between two algorithms are paired by seed, and judged by the 95 %
 interval of their mean (Student's t, n - 1 degrees of freedom).
 
-    holds           all of the interval is on the claimed side, and the mean has at least half of the paper's number,
-                    where there is one
-    holds in part   all of it is, but the mean has less; or some parts of a claim come out, and others do not
-    does not hold   all of the interval is below half of the paper's number; without a number, below zero
-    cannot be told  the interval holds both, or there are fewer than two seeds
-    not run yet     no run of it is done
+    holds           the whole interval is on the claimed side, and the mean is at least half of the paper's number, if
+                    there is one
+    holds in part   the whole interval is on the claimed side, but the mean is less; or only some parts of a claim hold
+    does not hold   the whole interval is below half of the paper's number, or below zero without a number
+    cannot be told  the interval allows both, or there are fewer than two seeds
+    not run yet     none of the runs is done
 """
 
 from __future__ import annotations
@@ -22,17 +22,7 @@ from typing import Literal
 from drdsgd.report.summary import Estimate
 
 __all__ = [
-    "NOT_RUN",
-    "Claim",
-    "Finding",
-    "Verdict",
-    "both",
-    "despite",
-    "less",
-    "more",
-    "no_price",
-    "paired",
-    "together",
+    "NOT_RUN", "Claim", "Finding", "Verdict", "both", "despite", "less", "more", "no_price", "paired", "together",
     "trend",
 ]  # fmt: skip
 
@@ -41,7 +31,7 @@ Verdict = Literal["holds", "holds in part", "does not hold", "cannot be told"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was measured, in words, and the verdict on it."""
+    """A measurement in words, and the verdict on it."""
 
     ours: str
     verdict: Verdict | Literal["not run yet"]
@@ -52,9 +42,9 @@ NOT_RUN = Finding("no run is done", "not run yet")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, its number, the rule it is judged by, and a finding for each thing measured.
+    """A sentence of the paper, its number, the rule for the verdict, and a finding for each thing measured.
 
-    The findings of experiments are of the consensus model, which is the headline, and of the local models.
+    Experiments have findings for the consensus model, which is the headline, and for the local models.
     """
 
     text: str
@@ -78,7 +68,7 @@ def more(difference: Estimate, enough: float = 0.0) -> Verdict:
 
 
 def less(difference: Estimate, enough: float = 0.0) -> Verdict:
-    """For "A is below B": `more` of the difference with its sign turned.
+    """For "A is below B": `more` with the opposite sign.
 
     >>> less(Estimate(-3.0, 1.0, 5)), less(Estimate(3.0, 1.0, 5)), less(Estimate(-2.0, 1.0, 5))
     ('holds', 'does not hold', 'cannot be told')
@@ -103,7 +93,7 @@ def no_price(difference: Estimate, within: float = 2.0) -> Verdict:
 def trend(steps: Sequence[Mapping[int, float]], direction: Literal[1, -1]) -> Verdict:
     """For "goes up" (1) or "goes down" (-1) over a sequence, each step one value per seed.
 
-    Judged by the paired difference of last and first; it holds only if the means between are in order, too.
+    Judged by the paired difference of last and first; it holds only if all means are in order, too.
 
     >>> trend([{0: 1.0, 1: 1.1}, {0: 2.0, 1: 2.2}, {0: 3.0, 1: 3.1}], 1)
     'holds'
@@ -126,7 +116,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Estimate:
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """For a claim of several cases: theirs, if they agree; in part, if it holds at least in part for some; else not.
+    """For a claim about several cases: their verdict if they agree; in part if some hold at least in part; else not.
 
     >>> together(["holds", "holds"]), together(["holds", "does not hold"])
     ('holds', 'holds in part')
@@ -149,7 +139,7 @@ def both(one: Verdict, other: Verdict) -> Verdict:
 
 
 def despite(lost: int, runs: int, verdict: Verdict) -> Verdict:
-    """A verdict over the runs that finished, where some diverged: then it holds in part at most; not, if most did.
+    """A verdict on finished runs where some diverged: it holds in part at most, and not at all if most diverged.
 
     >>> despite(0, 5, "holds"), despite(1, 5, "holds"), despite(3, 5, "holds"), despite(1, 5, "cannot be told")
     ('holds', 'holds in part', 'does not hold', 'cannot be told')

@@ -1,9 +1,10 @@
-"""Do what is not done yet: several runs at once, each finished one kept at once, all of it resumable.
+"""Do the runs that are missing: several at once, each recorded as soon as it ends, all of them resumable.
 
-OUT/settings.json       what a user chose: an output folder holds the results of one choice
-OUT/runs/*.json         finished runs (`store`)
-OUT/unfinished/NAME/    a run at work; it can be continued
-OUT/fig1/ ...           what came out (`results`)
+OUT/settings.json       the user's choices: an output folder holds the results of one choice
+OUT/runs/*.json         loose records of finished runs (`store`)
+OUT/STUDY.jsonl.xz      records of a study that is complete, packed
+OUT/unfinished/NAME/    a run in progress, which can be continued
+OUT/fig1/ ...           results
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from drdsgd.data import sources
 from drdsgd.errors import InputError, InUse
@@ -22,19 +25,28 @@ from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.options import spelling
 from drdsgd.files import write_text
 from drdsgd.training import checkpoint
-from drdsgd_studies.shared import spoilt
+from drdsgd_studies.shared.corrupt import validated
 from drdsgd_studies.shared.plan import Group, Settings, cost
 from drdsgd_studies.shared.store import Done, RunRecord, Store, name_of, run_record
 
 __all__ = ["Watch", "check_data", "check_folder", "do", "missing"]
 
-# how much is done, of how much in all, and what was last heard of
+# (done, total, note): how much is done of how much in all, and the latest news
 Watch = Callable[[float, float, str], None]
 Plan = Callable[[Done], Sequence[Group]]
 
 
+@dataclass
+class _Saved:
+    """The content of settings.json."""
+
+    seeds: list[int]
+    rounds: int | None
+    quick: bool
+
+
 def check_folder(out: Path, s: Settings) -> None:
-    """Refuse a folder that holds something else, or results of other settings; note these in one that holds none."""
+    """Refuse a folder that holds something else, or results of other settings; write these settings into a new one."""
     for file, what in (("study.toml", "comparison"), ("config.toml", "run")):
         if (out / file).exists():
             raise InputError(f"--out {out} holds a {what} ({file}): give another folder")
@@ -42,11 +54,10 @@ def check_folder(out: Path, s: Settings) -> None:
     now = json.loads(json.dumps(asdict(s)))
     if path.exists():
         try:
-            before = spoilt.parsed(path.read_bytes())
-            spoilt.lacking(before, *now)
+            before = asdict(validated(TypeAdapter(_Saved), path.read_bytes()))
         except InputError as error:
             raise InputError(f"{path} is corrupt: {error}; remove it if the folder is yours to overwrite") from None
-        # what makes most of a difference first
+        # the greatest difference first
         differing = [name for name in ("quick", "rounds", "seeds") if before[name] != now[name]]
         if differing:
             there, here = (" and ".join(_said(name, some[name]) for name in differing) for some in (before, now))
@@ -67,14 +78,14 @@ def _said(name: str, value: object) -> str:
 
 
 def check_data(plan: Iterable[Group], done: Done) -> None:
-    """Refuse to begin where a data set of runs that are to be done is missing; the error says how to get it."""
+    """Refuse to begin where a data set of missing runs is not there; the error tells how to get it."""
     todo = (group for group in plan if not group.ready or missing([group], done))
     for name in sorted({group.example.dataset for group in todo}):
         if name in sources.KNOWN:
             try:
                 sources.find(name)
             except InputError as error:
-                # there is no option for it here, but this is looked at everywhere
+                # there is no option for it here, but the variable works everywhere
                 said = str(error).removesuffix(", or name its folder")
                 raise InputError(f"{said}, or set DRDSGD_DATA to a folder that has it as {name}/") from None
 
@@ -85,16 +96,16 @@ def missing(plan: Iterable[Group], done: Done) -> list[Experiment]:
 
 
 def do(plan: Plan, store: Store, work: Path, at_once: int, watch: Watch = lambda done, total, note: None) -> None:
-    """Run all that the plan asks for, until it asks for no more; what it asks for may depend on what is done.
+    """Run what the plan asks for until it asks for no more; it may depend on the runs that are done.
 
-    Whatever ends it early, finished runs are kept, and others are continued by the next call.
+    If this ends early, finished runs are kept, and the next call continues the others.
     """
     while True:
         groups = plan(store.runs)
         harvest((e for group in groups for e in group.experiments), store, work)
         todo = missing(groups, store.runs)
         if not todo:
-            with suppress(OSError):  # not there, or with runs of another command in it
+            with suppress(OSError):  # it does not exist, or holds runs of another command
                 work.rmdir()
             return
         try:
@@ -113,21 +124,21 @@ def _run(
     at_once: int,
     watch: Watch,
 ) -> None:
-    """Run these of all experiments that there are; they are `known`, or some stand for others until these are done.
+    """Run these experiments. Unless all are `known`, some stand for others that depend on results.
 
-    What is chosen among results may be a run that is done already, so the number of all is a guess until then.
+    Such a choice may fall on a run that is done already, so until then the total is an estimate.
     """
     about = "" if known else "about "
     behind = {e: seconds for e, seconds in costs.items() if e in store.runs}
-    for e in todo:  # what a checkpoint has takes no more time
+    for e in todo:  # rounds in a checkpoint take no more time
         if saved := checkpoint.parts(records.Folder(work / name_of(e)).checkpoint):
             behind[e] = costs[e] * (saved[0].t / e.rounds)
     total, over = sum(costs.values()), set[Experiment]()
 
     def see(job: int, t: int) -> None:
         e = todo[job]
-        behind[e] = costs[e] * (t / e.rounds)  # so that the last round gives all of it, exactly
-        # kept as soon as can be: the machine may be gone before the last of them is over
+        behind[e] = costs[e] * (t / e.rounds)  # exactly the cost at the last round
+        # at once: the machine may fail before the last of them ends
         over.difference_update([run.experiment for run in harvest(over, store, work)])
         if t == e.rounds:
             over.add(e)
@@ -145,12 +156,12 @@ def _described(e: Experiment) -> str:
 
 
 def harvest(experiments: Iterable[Experiment], store: Store, work: Path) -> list[RunRecord]:
-    """Turn the folders of runs that are over, and that nobody holds any more, into records."""
+    """Turn the folders of ended runs, which no process holds any more, into records."""
     found = []
     for e in experiments:
         folder = records.Folder(work / name_of(e))
         if e in store.runs:
-            shutil.rmtree(folder.path, ignore_errors=True)  # kept, and then something stopped us
+            shutil.rmtree(folder.path, ignore_errors=True)  # recorded already, before we were stopped
         elif folder.status != "unfinished":
             with suppress(InUse), folder.lock():
                 run = run_record(records.read(folder.path))

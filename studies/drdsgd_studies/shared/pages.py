@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file, and what it shows for those who do not see it."""
+    """A PNG file, and a description of it for those who cannot see it."""
 
     path: Path
     shows: str

@@ -1,14 +1,15 @@
-"""Which experiments the paper's figures and tables are made of.
+"""The experiments behind figures and tables.
 
-A `Comparison` is DSGD against DR-DSGD in one setting, at the same eta, as the paper has it; `fair` adds what the paper
+A `Comparison` is DSGD against DR-DSGD in one setting at the same eta, as in the paper; `fair` adds what the paper
 leaves out. A `Group` is one setting over all seeds. Everything here is a pure function of `Settings` and of the runs
-that are done: a setting that depends on results (an eta that is chosen on validation data) is `ready` when these are
-there, and until then stands for what it will cost.
+that are done. A setting that depends on results (an eta chosen on validation data) becomes `ready` with these results;
+until then it stands in for the cost.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,12 +17,12 @@ from typing import Any, Literal
 from drdsgd.experiments.config import Experiment
 from drdsgd_studies.shared.store import Done, RunRecord
 
-__all__ = ["Comparison", "DataName", "Group", "Settings", "base", "cost"]
+__all__ = ["Comparison", "DataName", "Group", "Settings", "base", "cost", "rounded", "waiting"]
 
 DataName = Literal["Fashion-MNIST", "CIFAR-10"]
 
-# The paper's data sets and models; a quick check has the embedded data in their place. How pixels are scaled is not
-# said: as bytes / 255 they are good enough for the MLP, but with them the CNN learns next to nothing (fig2.readings).
+# The paper's data sets and models; a quick check uses the embedded data instead. The paper does not tell how pixels are
+# scaled: bytes / 255 are good enough for the MLP, but with them the CNN learns next to nothing (fig2.readings).
 _REAL: dict[DataName, dict[str, Any]] = {
     "Fashion-MNIST": {"dataset": "fashion-mnist", "model": "mlp"},
     "CIFAR-10": {"dataset": "cifar10", "model": "cnn", "scaling": "standard"},
@@ -33,23 +34,27 @@ _QUICK: dict[DataName, dict[str, Any]] = {
 QUICK_ROUNDS = 30
 # evaluations of a run whose curve is drawn
 EVALUATIONS: dict[DataName, int] = {"Fashion-MNIST": 30, "CIFAR-10": 15}
-# Seconds for a step on one sample, and for a guess at its class, with each model on one core of the machine that the
-# results in docs/results come from. Only their ratio matters: it says how much of a job is done.
+# Seconds for a step on one sample, and for a prediction, with each model on one core of the machine that made
+# docs/results. Only their ratio matters: it tells how much of a job is done.
 _STEP, _GUESS = {"mlp": 1e-5, "cnn": 8e-4}, {"mlp": 4e-6, "cnn": 3.5e-4}
 _TESTED = {"fashion-mnist": 10_000, "cifar10": 10_000, "digits": 360}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may change: seeds, the number of rounds in place of every T, and whether it is a quick check."""
+    """The user's choices: seeds, a number of rounds in place of every T, and whether it is a quick check."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     rounds: int | None = None
     quick: bool = False
 
     def T(self, paper: int) -> int:
-        """The number of rounds where the paper (or we, where it is silent) has so many."""
+        """The number of rounds, where `paper` is the paper's (or ours, where the paper names none)."""
         return self.rounds or (QUICK_ROUNDS if self.quick else paper)
+
+    def tuning_seeds(self, n: int) -> tuple[int, ...]:
+        """The first n seeds from 100 on that are not reported; tuning uses these."""
+        return tuple(itertools.islice((seed for seed in itertools.count(100) if seed not in self.seeds), n))
 
 
 def base(s: Settings, data: DataName, K: int, T: int, **fields: Any) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def base(s: Settings, data: DataName, K: int, T: int, **fields: Any) -> dict[str
         "devices": K,
         "rounds": rounds,
         "eval_every": max(1, rounds // EVALUATIONS[data]),
-        "threads": 1,  # the last bits may depend on it; the cores are used by several runs at once
+        "threads": 1,  # the last bits may depend on it; several runs share the cores
         **fields,
     }
 
@@ -83,23 +88,23 @@ class Group:
         return self.experiments[0]
 
     def runs(self, done: Done) -> list[RunRecord]:
-        """Those of its runs that are done; none while it is not ready, as it only stands for others then."""
+        """Its runs that are done; none while it is not ready, as it only stands in for others then."""
         return [done[e] for e in self.experiments if e in done] if self.ready else []
 
 
-@functools.cache  # every table and figure asks again, and each is checked when it is made
+@functools.cache  # every table and figure asks again, and each experiment is validated when it is made
 def _experiments(seeds: tuple[int, ...], fields: tuple[tuple[str, Any], ...]) -> tuple[Experiment, ...]:
     return tuple(Experiment(**dict(fields), seed=seed) for seed in seeds)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """DSGD and DR-DSGD in one setting. `fields` are those of both.
+    """DSGD and DR-DSGD in one setting. Both have these `fields`.
 
-    `tuned_at` is where their best steps are chosen, if not here; with `tuned` false they are not tried at all.
+    `tuned_at` is where their best step sizes are chosen, if not here; if `tuned` is false, none are chosen.
     """
 
-    part: str  # fig1, ...
+    part: str  # fig1, …
     name: str
     data: DataName
     mu: float
@@ -118,7 +123,7 @@ class Comparison:
 
 
 def cost(e: Experiment) -> float:
-    """About how many seconds a run takes on one core.
+    """The approximate seconds that a run takes on one core.
 
     >>> round(cost(Experiment(dataset="fashion-mnist", devices=25, rounds=300, eval_every=10)))
     9
@@ -133,5 +138,10 @@ def cost(e: Experiment) -> float:
 
 
 def waiting(group: Group) -> Group:
-    """The same, not ready."""
+    """The same group, not ready."""
     return replace(group, ready=False)
+
+
+def rounded(eta: float) -> float:
+    """A step size with three digits, which can be typed."""
+    return float(f"{eta:.3g}")

@@ -1,7 +1,9 @@
-"""Finished runs as small records, one JSON file each: what was run, with which versions, and what came out.
+"""Records of finished runs: what was run, with which versions and numerics, and the results.
 
-A record is a run's folder without what is only of use on its way: per evaluation the four measures of both models,
-and at the end the accuracy of every device. `drdsgd train RECORD.json` runs its experiment again.
+A record is a run's folder without what only a run in progress needs: per evaluation the four measures of both models,
+and at the end the accuracy of every device. While a study runs, its records are loose files, OUT/runs/NAME.json. At its
+end they are packed into one file, OUT/STUDY.jsonl.xz, with a line for each record. `drdsgd train RECORD` runs a
+record's experiment again, where RECORD is OUT/runs/NAME.json or OUT/STUDY.jsonl.xz:NAME.
 """
 
 from __future__ import annotations
@@ -9,25 +11,32 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from drdsgd.errors import InputError
-from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.records import Record, Status
-from drdsgd.files import write_text
-from drdsgd.report.summary import KINDS, MEASURES, Kind, Measure
+from drdsgd.experiments.config import PACKED, Experiment
+from drdsgd.experiments.records import Record, Status, numerics_of
+from drdsgd.files import replacing, write_text
+from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure
 from drdsgd.versions import versions
-from drdsgd_studies.shared import spoilt
+from drdsgd_studies.shared.corrupt import validated
 
-__all__ = ["Done", "RunRecord", "Store", "diverged", "ends", "name_of", "other_versions", "read_records", "run_record"]
+__all__ = [
+    "LOOSE", "Done", "RunRecord", "Store", "differences", "diverged", "ends", "estimate", "name_of", "read_records",
+    "run_record",
+]  # fmt: skip
 
-# decimals that are kept of a percentage: a device has at most some thousand test samples
+# decimals kept of a percentage: a device has at most a few thousand test samples
 DECIMALS = 4
+# the folder of loose records, within an output folder
+LOOSE = "runs"
 
 
 @dataclass(frozen=True)
@@ -45,14 +54,15 @@ class RunRecord:
     curves: dict[Kind, dict[Measure, list[float]]]
     consensus_distance: list[float]
     train_loss: list[float]
-    weight: list[float]  # mean over devices of the weight that their gradients had
+    weight: list[float]  # mean over devices of their gradients' weights
     per_device: dict[Kind, list[float]]  # at the last evaluation
     floats_sent: int
     seconds: float  # in rounds
+    numerics: dict[str, int] = field(default_factory=dict)  # of the parts used; a record without has numerics 1
 
     @functools.cached_property
     def experiment(self) -> Experiment:
-        """What was run; a config that was written before an option was there has its default."""
+        """What was run; an option that is newer than the config has its default."""
         return Experiment(**self.config)
 
     def final(self, kind: Kind, measure: Measure) -> float:
@@ -66,7 +76,7 @@ Done = Mapping[Experiment, RunRecord]
 def name_of(e: Experiment, config: Mapping[str, Any] | None = None) -> str:
     """A name for an experiment's files: what a person looks for, and a checksum of all its fields.
 
-    `config` are the fields as they were written down, if that was before an option was there.
+    `config` holds the fields as they were recorded, if that was before an option existed.
 
     >>> name_of(Experiment(algorithm="dr-dsgd", dataset="fashion-mnist", devices=25, mu=5.0, seed=3, threads=1))[:-9]
     'fashion-mnist-K25-T300-dr-dsgd-mu5-seed3'
@@ -78,7 +88,7 @@ def name_of(e: Experiment, config: Mapping[str, Any] | None = None) -> str:
 
 
 def run_record(record: Record) -> RunRecord:
-    """The small record of a run that is over."""
+    """The record of a finished or diverged run."""
     evaluations = record.metrics
     return RunRecord(
         name=name_of(record.experiment),
@@ -99,6 +109,7 @@ def run_record(record: Record) -> RunRecord:
         per_device={kind: [round(a, DECIMALS) for a in getattr(record.final, kind).per_device] for kind in KINDS},
         floats_sent=record.final.floats_sent,
         seconds=round(record.final.seconds, 1),
+        numerics=record.numerics,
     )
 
 
@@ -107,58 +118,110 @@ def _short(value: float) -> float:
 
 
 class Store:
-    """Records in folders: those of the first are added to, the others are only read.
+    """Records in output folders: new records go to the first folder, the others are only read.
 
-    Those of other versions than are installed here are counted in `outdated`, and not taken; `differing` says which.
+    If a folder holds a run both loose and packed, the loose record counts: it is the newer one. Records made with other
+    versions or numerics than today's are not taken: `outdated` counts them, and `differing` lists the differences.
     """
 
-    def __init__(self, *folders: Path) -> None:
-        self.folder, self.outdated, self.differing = folders[0], 0, list[str]()
+    def __init__(self, out: Path, *others: Path) -> None:
+        self.out, self.outdated, self.differing = out, 0, list[str]()
         self.runs: dict[Experiment, RunRecord] = {}
-        for run in read_records(folders):
-            if others := other_versions(run.versions):
-                self.outdated += 1
-                self.differing += [words for words in others if words not in self.differing]
-            else:
-                self.runs.setdefault(run.experiment, run)
+        self._there: dict[str, RunRecord] = {}  # the records in `out`, whatever they were made with
+        self.sources: list[Path] = []  # the folders that hold records
+        for folder in dict.fromkeys((out, *others)):
+            for run in read_records(folder, bare=folder != out):
+                if folder not in self.sources:
+                    self.sources.append(folder)
+                if folder == out:
+                    self._there.setdefault(run.name, run)
+                if differing := differences(run.versions, run.numerics, numerics_of(run.experiment)):
+                    self.outdated += 1
+                    self.differing += [words for words in differing if words not in self.differing]
+                else:
+                    self.runs.setdefault(run.experiment, run)
 
     def path(self, run: RunRecord) -> Path:
-        """Where a run's record is."""
-        return self.folder / f"{run.name}.json"
+        """The path of a run's loose record."""
+        return self.out / LOOSE / f"{run.name}.json"
 
     def keep(self, run: RunRecord) -> None:
-        """Write a run's record."""
+        """Write a run's loose record."""
         write_text(self.path(run), _text(run))
-        self.runs[run.experiment] = run
+        self.runs[run.experiment] = self._there[run.name] = run
 
-    def gather(self, experiments: Iterable[Experiment]) -> list[RunRecord]:
-        """Those runs that are done, each once, with their records in the first folder wherever they came from."""
-        found = [self.runs[e] for e in dict.fromkeys(experiments) if e in self.runs]
-        for run in found:
-            path = self.path(run)
-            if not path.exists() or path.read_text(encoding="utf-8") != _text(run):
+    def gather(self, runs: Iterable[RunRecord]) -> None:
+        """Copy those of these records that come from other folders into the first, as loose ones."""
+        for run in runs:
+            if self._there.get(run.name) != run:
                 self.keep(run)
-        return found
+
+    def pack(self, study: str, runs: Iterable[RunRecord]) -> None:
+        """Add these records to the study's file, unless it has them, and remove the loose ones."""
+        packed = self.out / f"{study}{PACKED}"
+        before = {run.name: run for run in _packed(packed)}
+        new = {run.name: run for run in runs}
+        both = {**before, **new}
+        if both != before:
+            with replacing(packed) as temporary, lzma.open(temporary, "wt", encoding="utf-8", newline="\n") as file:
+                file.writelines(json.dumps(_values(both[name]), allow_nan=False) + "\n" for name in sorted(both))
+        for name, run in new.items():
+            self._there[name] = run
+            self.path(run).unlink(missing_ok=True)
+        with suppress(OSError):  # it does not exist, or holds records of another study
+            (self.out / LOOSE).rmdir()
 
 
 def _text(run: RunRecord) -> str:
-    """JSON with a line for each field: a person can read it, and a change of one can be seen."""
-    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in asdict(run).items())
+    """JSON with a line for each field, which a person can read and compare."""
+    lines = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in _values(run).items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def read_records(folders: Sequence[Path]) -> Iterator[RunRecord]:
-    """All records in folders, of whatever versions; one that can't be read, or contradicts itself, is refused."""
-    for folder in folders:
-        for path in sorted(folder.glob("*.json")):
-            try:
-                run = spoilt.validated(_adapter(), spoilt.parsed(path.read_bytes()))
-                _check(run, path.stem)
-            except InputError as error:
-                raise InputError(
-                    f"{path} is not the record of a run: {error}; remove it, and the run is done again"
-                ) from None
-            yield run
+def _values(run: RunRecord) -> dict[str, Any]:
+    return {name: value for name, value in asdict(run).items() if name != "numerics" or value}
+
+
+def read_records(folder: Path, bare: bool = False) -> Iterator[RunRecord]:
+    """All records in an output folder, loose ones first, whatever they were made with.
+
+    With `bare`, a folder that is not an output folder may hold loose records itself. A record that cannot be read, or
+    contradicts itself, is refused.
+    """
+    packed, loose = sorted(folder.glob(f"*{PACKED}")), folder / LOOSE
+    if bare and not packed and not loose.is_dir() and not (folder / "settings.json").exists():
+        loose = folder
+    for path in sorted(loose.glob("*.json")):
+        yield _record(path.read_bytes(), path.stem, str(path))
+    for path in packed:
+        yield from _packed(path)
+
+
+def _packed(path: Path) -> Iterator[RunRecord]:
+    """The records in a packed file; none where there is no file."""
+    if not path.exists():
+        return
+    before = ""
+    try:
+        with lzma.open(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                run = _record(line, None, where := f"{path} line {number}")
+                if run.name <= before:
+                    raise InputError(f"{where} must not be {run.name}, which comes before or equals the line above")
+                before = run.name
+                yield run
+    except (EOFError, lzma.LZMAError) as error:
+        raise InputError(f"{path} is corrupt: {error}; restore it, or remove it to run its study again") from None
+
+
+def _record(text: bytes, stem: str | None, where: str) -> RunRecord:
+    """A valid record, whose name is that of its file if it has one of its own."""
+    try:
+        run = validated(_adapter(), text)
+        _check(run, stem)
+    except InputError as error:
+        raise InputError(f"{where} is not the record of a run: {error}; remove it to run it again") from None
+    return run
 
 
 @functools.cache  # slow to make
@@ -166,20 +229,20 @@ def _adapter() -> TypeAdapter[RunRecord]:
     return TypeAdapter(RunRecord)
 
 
-def _check(run: RunRecord, stem: str) -> None:
-    """Refuse a record that contradicts itself: what was edited or mixed up must not pass for a result."""
+def _check(run: RunRecord, stem: str | None) -> None:
+    """Refuse a record that contradicts itself: one that was edited or mixed up must not count as a result."""
     try:
         e = run.experiment
     except InputError as error:
         raise InputError(f"its config has {error}") from None
-    if run.name != stem:
+    if stem not in (None, run.name):
         raise InputError(f"its name is {run.name}")
     if run.name != (named := name_of(e, run.config)):
         raise InputError(f"its config is that of {named}")
     if run.status == "unfinished" or not run.rounds:
-        raise InputError("it is of no run that is over")
+        raise InputError("the run has not ended")
     if run.status == "finished" and run.rounds[-1] != e.rounds:
-        raise InputError(f"its last round is {run.rounds[-1]} of {e.rounds}, but it says finished")
+        raise InputError(f"its last round is {run.rounds[-1]} of {e.rounds}, but its status is finished")
     for name, (values, number) in _lengths(run).items():
         if len(values) != number:
             raise InputError(f"its {name} has {len(values)} values, not {number}")
@@ -190,7 +253,7 @@ def _check(run: RunRecord, stem: str) -> None:
 
 
 def _lengths(run: RunRecord) -> dict[str, tuple[Sequence[float], int]]:
-    """What a record holds for every evaluation or device, and how many values that should be."""
+    """The lists with a value per evaluation or device, and how many values each should have."""
     n = len(run.rounds)
     found: dict[str, tuple[Sequence[float], int]] = {
         name: (getattr(run, name), n) for name in ("consensus_distance", "train_loss", "weight")
@@ -202,26 +265,43 @@ def _lengths(run: RunRecord) -> dict[str, tuple[Sequence[float], int]]:
     return found
 
 
-def other_versions(versions: Mapping[str, str]) -> list[str]:
-    """In which versions numbers were made that are not those installed here; a patch of Python changes none.
+def differences(versions: Mapping[str, str], numerics: Mapping[str, int], here: Mapping[str, int]) -> list[str]:
+    """How versions and numerics differ from the installed versions and from the numerics here; empty if they agree.
 
-    >>> other_versions({**versions(), "torch": "1.0"})
-    ['torch 1.0 there, ... here']
+    Without numerics all are 1.
+
+    >>> differences(versions(), {}, {"optimizer dsgd": 1}), differences(versions(), {}, {"optimizer dsgd": 2})
+    ([], ['numerics of optimizer dsgd 1 there, 2 here'])
     """
-    here = _installed()
-
-    def that_matters(name: str, version: str) -> str:
-        return version.rpartition(".")[0] if name == "python" else version
-
-    pairs = {name: (versions.get(name, "none"), here.get(name, "none")) for name in {**here, **versions}}
-    return [
-        f"{name} {there} there, {now} here"
-        for name, (there, now) in pairs.items()
-        if that_matters(name, there) != that_matters(name, now)
+    return _other_versions(versions) + [
+        f"numerics of {part} {there} there, {now} here"
+        for part, (there, now) in _pairs(numerics or dict.fromkeys(here, 1), here).items()
+        if there != now
     ]
 
 
-@functools.cache  # else asked for every record
+def _other_versions(versions: Mapping[str, str]) -> list[str]:
+    """Which versions differ from the installed ones, except drdsgd's and patch releases of Python.
+
+    >>> _other_versions({**versions(), "torch": "1.0", "drdsgd": "0.0.1"})
+    ['torch 1.0 there, ... here']
+    """
+
+    def relevant(name: str, version: object) -> str:
+        return str(version).rpartition(".")[0] if name == "python" else str(version)
+
+    return [
+        f"{name} {there} there, {now} here"
+        for name, (there, now) in _pairs(versions, _installed()).items()
+        if name != "drdsgd" and relevant(name, there) != relevant(name, now)
+    ]
+
+
+def _pairs(there: Mapping[str, object], here: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    return {name: (there.get(name, "none"), here.get(name, "none")) for name in {**here, **there}}
+
+
+@functools.cache  # asked for every record
 def _installed() -> dict[str, str]:
     return versions()
 
@@ -229,6 +309,11 @@ def _installed() -> dict[str, str]:
 def ends(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> dict[int, float]:
     """A measure at the end of every run that finished, by seed."""
     return {run.experiment.seed: run.final(kind, measure) for run in runs if run.status == "finished"}
+
+
+def estimate(runs: Sequence[RunRecord], kind: Kind, measure: Measure) -> Estimate:
+    """A measure at the end, over the runs that finished."""
+    return Estimate.over(list(ends(runs, kind, measure).values()))
 
 
 def diverged(runs: Sequence[RunRecord]) -> int:

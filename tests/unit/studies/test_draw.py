@@ -30,29 +30,14 @@ FASHION = fig1.comparisons(S)[0]
 BY_P = {data: fig4.cases(S, data) for data in DATA}
 BY_GRAPH = fig5.cases(S)
 
-DRAWN: dict[str, tuple[Callable[[Settings, Done], Figure], Callable[[Settings, Done, Path], list[Path]]]] = {
-    "curves": (
-        lambda s, done: draw.curves_figure(FASHION, s, done),
-        lambda s, done, stem: draw.curves(FASHION, s, done, stem),
-    ),
-    "spread": (
-        lambda s, done: draw.spread_figure(fig3.comparisons(S), s, done),
-        lambda s, done, stem: draw.spread(fig3.comparisons(S), s, done, stem),
-    ),
-    "denser": (
-        lambda s, done: draw.denser_figure(BY_P, s, done),
-        lambda s, done, stem: draw.denser(BY_P, s, done, stem),
-    ),
-    "topologies": (
-        lambda s, done: draw.topologies_figure(BY_GRAPH, s, done),
-        lambda s, done, stem: draw.topologies(BY_GRAPH, s, done, stem),
-    ),
-    "table": (draw.table_figure, draw.table),
-    "readings": (draw.readings_figure, draw.readings),
-    "gains": (
-        lambda s, done: draw.gains_figure([FASHION], s, done),
-        lambda s, done, stem: draw.gains([FASHION], s, done, stem),
-    ),
+DRAWN: dict[str, Callable[[Settings, Done], Figure]] = {
+    "curves": lambda s, done: draw.curves(FASHION, s, done),
+    "spread": lambda s, done: draw.spread(fig3.comparisons(S), s, done),
+    "denser": lambda s, done: draw.denser(BY_P, s, done),
+    "topologies": lambda s, done: draw.topologies(BY_GRAPH, s, done),
+    "table": draw.table,
+    "readings": draw.readings,
+    "gains": lambda s, done: draw.gains([FASHION], s, done),
 }
 each = pytest.mark.parametrize("name", DRAWN)
 # on one worker, so that the runs to draw are made once
@@ -105,13 +90,13 @@ def done() -> Done:
 
 def figure(name: str, s: Settings, done: Done) -> Figure:
     with plots.style():
-        return DRAWN[name][0](s, done)
+        return DRAWN[name](s, done)
 
 
 def laid_out(name: str, s: Settings, done: Done) -> Figure:
     """What fails to be drawn fails here."""
     with plots.style():
-        made = DRAWN[name][0](s, done)
+        made = DRAWN[name](s, done)
         made.draw_without_rendering()
     return made
 
@@ -128,14 +113,14 @@ def legend(owner: Figure | Axes) -> list[str]:
 
 @each
 def test_both_files_are_written_whole(name: str, done: Done, tmp_path: Path) -> None:
-    png, pdf = DRAWN[name][1](S, done, tmp_path / "new" / "p0.3")
+    png, pdf = draw.write(tmp_path / "new" / "p0.3", DRAWN[name], S, done)
     assert [png.name, pdf.name] == ["p0.3.png", "p0.3.pdf"]
     assert sorted(png.parent.iterdir()) == [pdf, png]
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert pdf.read_bytes().startswith(b"%PDF-")
     assert b"CreationDate" not in pdf.read_bytes()
     if name in ("topologies", "gains"):  # the same runs give the same files
-        again = DRAWN[name][1](S, done, tmp_path / "again")
+        again = draw.write(tmp_path / "again", DRAWN[name], S, done)
         assert [path.read_bytes() for path in again] == [png.read_bytes(), pdf.read_bytes()]
 
 

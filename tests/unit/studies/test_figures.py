@@ -117,8 +117,8 @@ def test_a_difference_at_the_floor_says_so() -> None:
 
 def test_a_run_that_diverges_never_gets_there() -> None:
     e = pairs_of("fig1")[0].example
-    assert pairs.first_round(run_record(e, [90.0] * e.devices), "consensus", 50.0) is not None
-    assert pairs.first_round(run_record(e, [90.0] * e.devices, "diverged"), "consensus", 50.0) is None
+    assert pairs.first_rounds([run_record(e, [90.0] * e.devices)], "consensus", 50.0)[e.seed] is not None
+    assert pairs.first_rounds([run_record(e, [90.0] * e.devices, "diverged")], "consensus", 50.0) == {e.seed: None}
 
 
 def test_figure_3_wants_a_variance_down_by_half_of_60_percent_and_no_price() -> None:

@@ -28,7 +28,7 @@ def plan(done: Done) -> list[Group]:
 
 
 def test_what_depends_on_results_follows_them(tmp_path: Path) -> None:
-    store, seen, notes = Store(tmp_path / "runs"), list[float](), list[str]()
+    store, seen, notes = Store(tmp_path / "out"), list[float](), list[str]()
 
     def watch(done: float, total: float, note: str) -> None:
         seen.append(done / total)
@@ -37,7 +37,7 @@ def test_what_depends_on_results_follows_them(tmp_path: Path) -> None:
     job.do(plan, store, tmp_path / "work", 1, watch)
     assert notes[-1].startswith("4 of 4 runs done")
     assert set(store.runs) == {*FIRST.experiments, *SECOND.experiments}
-    assert set(Store(tmp_path / "runs").runs) == set(store.runs)
+    assert set(Store(tmp_path / "out").runs) == set(store.runs)
     assert not (tmp_path / "work").exists()
     assert seen[0] == 0 and seen[-1] == pytest.approx(1) and all(0 <= part <= 1 + 1e-9 for part in seen)
 
@@ -49,16 +49,16 @@ def test_a_number_of_runs_that_may_change_is_a_guess(tmp_path: Path) -> None:
     def chosen(done: Done) -> list[Group]:
         return [FIRST, FIRST if all(e in done for e in FIRST.experiments) else waiting(SECOND)]
 
-    job.do(chosen, Store(tmp_path / "runs"), tmp_path / "work", 1, lambda done, total, note: notes.append(note))
+    job.do(chosen, Store(tmp_path / "out"), tmp_path / "work", 1, lambda done, total, note: notes.append(note))
     assert notes[-1].startswith("2 of about 4 runs done")
 
 
 def test_nothing_is_done_twice(tmp_path: Path) -> None:
-    job.do(plan, Store(tmp_path / "runs"), tmp_path / "work", 1)
-    before = contents(tmp_path / "runs")
+    job.do(plan, Store(tmp_path / "out"), tmp_path / "work", 1)
+    before = contents(tmp_path / "out")
     with patch("drdsgd.experiments.workers.team", side_effect=Crash):
-        job.do(plan, Store(tmp_path / "runs"), tmp_path / "work", 1)
-    assert contents(tmp_path / "runs") == before
+        job.do(plan, Store(tmp_path / "out"), tmp_path / "work", 1)
+    assert contents(tmp_path / "out") == before
 
 
 def test_what_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -69,12 +69,12 @@ def test_what_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
             raise Crash
 
     with pytest.raises(Crash):
-        job.do(plan, store := Store(tmp_path / "runs"), tmp_path / "work", 1, crash)
-    kept = contents(tmp_path / "runs")
+        job.do(plan, store := Store(tmp_path / "out"), tmp_path / "work", 1, crash)
+    kept = contents(tmp_path / "out")
     assert len(kept) == 1  # the first; the second was on its way
     assert Folder(next((tmp_path / "work").iterdir())).status == "unfinished"
-    job.do(plan, store := Store(tmp_path / "runs"), tmp_path / "work", 1)
-    assert kept.items() <= contents(tmp_path / "runs").items()
+    job.do(plan, store := Store(tmp_path / "out"), tmp_path / "work", 1)
+    assert kept.items() <= contents(tmp_path / "out").items()
     without_time = {e: {**run.__dict__, "seconds": 0} for e, run in store.runs.items()}
     assert without_time == {e: {**run.__dict__, "seconds": 0} for e, run in whole.runs.items()}
 
@@ -85,7 +85,7 @@ def test_a_run_that_was_over_when_the_process_was_killed_is_kept(tmp_path: Path)
 
     e = FIRST.experiments[0]
     run(e, tmp_path / "work" / name_of(e))
-    store = Store(tmp_path / "runs")
+    store = Store(tmp_path / "out")
     with Folder(tmp_path / "work" / name_of(e)).lock():  # a process that has not let go of it yet
         assert job.harvest([e], store, tmp_path / "work") == []
     assert [run.experiment for run in job.harvest([e], store, tmp_path / "work")] == [e]
@@ -122,9 +122,9 @@ def test_a_folder_of_other_settings_is_refused(tmp_path: Path, now: Settings, li
     ("text", "wrong"),
     [
         ("", "it is not JSON"),
-        ("{}", "it lacks seeds, rounds, quick"),
-        ("[1]", "it is not a JSON object with named values"),
-        (json.dumps({"seeds": [0, 1]}), "it lacks rounds, quick"),
+        ("{}", "it lacks seeds"),
+        ("[1]", "input should be an object"),
+        (json.dumps({"seeds": [0, 1]}), "it lacks rounds"),
     ],
 )
 def test_a_corrupt_settings_file_is_named(tmp_path: Path, text: str, wrong: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import lzma
 import re
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from drdsgd.report import plots
+from drdsgd_studies import reproduce
 from drdsgd_studies.league import plan
 from drdsgd_studies.league.entrants import OURS
 from drdsgd_studies.shared.plan import Settings
-from drdsgd_studies.shared.store import Store
+from drdsgd_studies.shared.store import Store, name_of
 from tests.support.league import finished, tuned
 from tests.support.program import drdsgd
 
@@ -51,8 +54,17 @@ def test_before_anything_is_done_there_is_a_page_that_says_so(tmp_path: Path) ->
     assert said.out.splitlines()[-1] == f"results: {tmp_path}"
 
 
+def test_a_run_of_both_studies_is_packed_once_with_the_papers(tmp_path: Path) -> None:
+    both = plan.paper_runs(QUICK, "Fashion-MNIST")["DSGD"]
+    own = plan.fresh(both)
+    reproduce._pack([*finished(both, 30.0).values(), *finished(own, 30.0).values()], QUICK, Store(tmp_path))
+    for study, group in {"paper": both, "league": own}.items():
+        with lzma.open(tmp_path / f"{study}.jsonl.xz") as lines:
+            assert {json.loads(line)["name"] for line in lines} == {name_of(e) for e in group.experiments}
+
+
 def test_everybody_is_in_the_tables_best_first(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs")
+    store = Store(tmp_path)
     names = [entrant.name for entrant in plan.arenas(QUICK)[0].entrants]
     worst = {name: 40.0 + i for i, name in enumerate(names)}
     for arena in plan.arenas(QUICK):
