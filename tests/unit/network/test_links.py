@@ -14,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, WAITING, Links
+from drdsgd.network.links import BEHIND, MORE_MESSAGES, Links
+from drdsgd.network.mailbox import BAD_MESSAGES, WAITING
 from drdsgd.network.messages import KIND_AT, Header, Kind, pack
 from tests.support.deployments import all_at_once, hostile, joined_links
 from tests.support.program import wait_for
