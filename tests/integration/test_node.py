@@ -290,11 +290,11 @@ def test_what_a_device_refuses(tmp_path: Path) -> None:
     folder = tmp_path / "net" / "device-0"
     key = (folder / "device.key").read_bytes()
     (folder / "device.key").unlink()
-    message(lambda: node.run(folder), "there is no key", "join")
+    message(lambda: node.run(folder), "there is no private key", "join")
     (folder / "device.key").write_bytes(key)
     own = (folder / "device.pem").read_bytes()
     (folder / "device.pem").write_bytes((tmp_path / "net" / "device-1" / "device.pem").read_bytes())
-    message(lambda: node.run(folder), "is the certificate of device-1, not of device-0")
+    message(lambda: node.run(folder), "belongs to device-1, not to device-0")
     (folder / "device.pem").write_bytes(own)
     message(lambda: node.run(folder), "others may read the key", "chmod 600")
     (folder / "device.key").chmod(0o600)

@@ -1,4 +1,4 @@
-"""All devices of a deployment on this machine, each a process: for trying it out."""
+"""All devices of a deployment on this machine, a process each: for trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 
 def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: None) -> None:
-    """Start every device's process and wait for all; `watch` sees the rounds of all devices together."""
+    """Start a process per device and wait for all; `watch` gets the sum of all devices' rounds, and a note."""
     paths = deployment.devices(folder)
     found = [deployment.load(path) for path in paths]
     for path, device in zip(paths, found, strict=True):
@@ -35,13 +35,13 @@ def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: N
                             stdin=subprocess.DEVNULL,
                             stdout=file,
                             stderr=subprocess.STDOUT,
-                            # a Ctrl-C is for this process, which tells the others
+                            # Ctrl-C reaches only this process, which terminates the others
                             start_new_session=True,
                         )
                     )
             told = False
             while any(process.poll() is None for process in processes):
-                # where one is refused the others would go on without it
+                # if one refuses to start, the others would continue without it
                 if (asked() or any(process.returncode == 2 for process in processes)) and not told:
                     told = True
                     for process in processes:

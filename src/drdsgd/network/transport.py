@@ -1,8 +1,8 @@
 """How messages travel: zenoh between peers, over mutual TLS, to and from neighbours only.
 
-A device's messages to a neighbour have a key of their own, `deployment/sender/receiver/...`. Access is denied to all
-but the neighbours, by the name in their certificate, and each may write only the keys that begin with its own name and
-go on with this device's. Nobody is looked for: addresses are given.
+The messages from one device to another have their own key, `deployment/sender/receiver/...`. Only neighbours have
+access, by the name in their certificate, and each may write only the key from itself to this device. Devices do not
+search for each other: the addresses are given.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from drdsgd.network.messages import HEADER_BYTES
 
 __all__ = ["Transport", "configuration", "why_silent"]
 
-# what zenoh needs of a message for itself
+# what zenoh adds to a message
 MARGIN_BYTES = 4096
-# messages of a neighbour that have come and wait to be looked at; of more the oldest are lost
-LOOKED_AT_LATER = 16
+# the most messages of a neighbour that wait to be read; the oldest are lost first
+UNREAD = 16
 
 
 class Transport:
-    """The connections of a device. `send` can be called at once; `attach` says where what comes is to go."""
+    """The connections of a device; `send` works at once, and messages come in after `attach`."""
 
     def __init__(self, device: Device, folder: Path, most_bytes: int, log: Log) -> None:
         self._log, self._names = log, {n.name for n in device.neighbours}
@@ -41,35 +41,32 @@ class Transport:
                 zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
             )
         except zenoh.ZError as error:
-            said = re.sub(r"\s+at /\S+", "", one_line(error))  # without the places in zenoh's source
+            said = re.sub(r"\s+at /\S+", "", one_line(error))  # without the file names of zenoh's source
             raise InputError(
                 f"{device.name} can't listen at {device.listen or device.address}: {said}; "
                 "is the address this host's, and free?"
             ) from error
-        prefix = device.deployment
+        self._device, self._prefix, block = device, device.deployment, zenoh.CongestionControl.BLOCK
         self._publishers = {
             n.number: self._session.declare_publisher(
-                f"{prefix}/{device.name}/{n.name}/message",
-                congestion_control=zenoh.CongestionControl.BLOCK,
-                express=True,
+                f"{self._prefix}/{device.name}/{n.name}/message", congestion_control=block, express=True
             )
             for n in device.neighbours
         }
         self._listener = self._session.info.declare_link_events_listener(self._connection, history=True)
-        self._device, self._prefix, self._subscribers = device, prefix, list[Any]()
-        self._readers = list[threading.Thread]()
+        self._subscribers, self._readers = list[Any](), list[threading.Thread]()
 
     def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
-        """Send to the neighbour j; what can't be sent is lost."""
+        """Send to the neighbour j; a message that cannot be sent is lost."""
         with suppress(zenoh.ZError):
             self._publishers[j].put(payload, attachment=header)
 
     def attach(self, links: Links) -> None:
-        """Give what comes to `links`, and let neighbours see that this device is there."""
+        """Give incoming messages to `links`, and let neighbours see that this device is there."""
         session, me = self._session, self._device.name
         for n in self._device.neighbours:
             subscriber = session.declare_subscriber(
-                f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(LOOKED_AT_LATER)
+                f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(UNREAD)
             )
             reader = threading.Thread(target=_read, args=(subscriber, links, n.number, self._log), daemon=True)
             reader.start()
@@ -78,37 +75,28 @@ class Transport:
                 f"{self._prefix}/{n.name}/{me}/alive", _watcher(links, n.number), history=True
             )
             self._subscribers += [subscriber, alive]
-        # only now, so that nothing is sent before it can be received
+        # only now: neighbours must not send before this device can receive
         self._tokens = [
             session.liveliness().declare_token(f"{self._prefix}/{me}/{n.name}/alive") for n in self._device.neighbours
         ]
 
     def close(self) -> None:
-        """End all connections."""
-        with suppress(zenoh.ZError):  # it waits for one that never answers, and says so
+        """Close all connections."""
+        with suppress(zenoh.ZError):  # raised when a neighbour does not answer
             self._session.close()
-        for reader in self._readers:  # else one could be at work while the process is taken down
+        for reader in self._readers:  # none may run while the process is taken down
             reader.join(timeout=5)
 
     def _connection(self, event: Any) -> None:
-        """Somebody with a certificate of this deployment has connected, or is gone."""
-        who = _authenticated(event.link)
-        if who in self._names:
-            return
-        if event.kind == zenoh.SampleKind.PUT:
-            self._log(
-                "stranger may do nothing", name=who, address=str(event.link.dst), why="not a neighbour's certificate"
-            )
-
-
-def _authenticated(link: Any) -> str:
-    """The name in the certificate at the other end of a link, which zenoh's binding shows only as text."""
-    found = re.search(r'auth_identifier: Some\("(.*?)"\)', str(link))
-    return found[1] if found else ""
+        """Log the connection of a device of this deployment that is not a neighbour."""
+        name = event.link.auth_identifier or ""
+        if name not in self._names and event.kind == zenoh.SampleKind.PUT:
+            address, why = str(event.link.dst), "not a neighbour's certificate"
+            self._log("stranger may do nothing", name=name, address=address, why=why)
 
 
 def why_silent(address: str, seconds: float = 2.0) -> str:
-    """What happens to one who calls an address at which nobody answers as a neighbour would.
+    """What happens when a device connects to the address of a neighbour that does not answer.
 
     >>> why_silent("127.0.0.1:1")
     'Connection refused'
@@ -116,20 +104,20 @@ def why_silent(address: str, seconds: float = 2.0) -> str:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
-            return "somebody listens there; why it is no neighbour is in its log"
+            return "something listens there; its log says why it is not a neighbour"
     except OSError as error:
         return error.strerror or one_line(error)
 
 
 def _read(subscriber: Any, links: Links, j: int, log: Log) -> None:
-    """Give what comes from the neighbour j to the links, until the session ends."""
+    """Give the messages of the neighbour j to the links, until the session ends."""
     with suppress(zenoh.ZError):
         for sample in subscriber:
             header, payload = sample.attachment, sample.payload
-            known = header is not None and len(header) == HEADER_BYTES  # before anything is copied
+            known = header is not None and len(header) == HEADER_BYTES  # checked before anything is copied
             try:
                 links.receive(j, header.to_bytes() if known else b"", payload.to_bytes, len(payload))
-            except Exception as error:  # whatever it is: a message is lost, and not all that come after it
+            except Exception as error:  # any error costs one message, not all that follow
                 log("message lost", neighbour=links.boxes[j].name, why=f"{type(error).__name__}: {one_line(error)}")
 
 
@@ -141,7 +129,7 @@ def _watcher(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
 
 
 def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, Any]:
-    """What zenoh is told: where to listen, whom to call, whom to believe, how large a message may be."""
+    """zenoh's configuration: where to listen, whom to call, whom to trust, how large a message may be."""
     prefix, me = device.deployment, device.name
     rules: list[dict[str, Any]] = []
     for n in device.neighbours:
@@ -165,7 +153,7 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
         "mode": "peer",
         "listen": {"endpoints": [f"tls/{device.listen or device.address}"], "exit_on_failure": True},
         "connect": {
-            # one end of a link calls, so that there is one connection
+            # only one end of a link calls, so that there is one connection
             "endpoints": [f"tls/{n.address}" for n in device.neighbours if n.number < device.number],
             "timeout_ms": -1,
             "exit_on_failure": False,
@@ -180,7 +168,7 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
             "unicast": {
                 "open_timeout": max(2000, lease),
                 "accept_timeout": max(2000, lease),
-                # each may have messages half received
+                # each may hold partly received messages
                 "max_sessions": 2 * len(device.neighbours) + 16,
                 "qos": {"enabled": False},
             },

@@ -189,7 +189,7 @@ def test_a_key_fits_its_own_certificate_only(tmp_path: Path, authority: Authorit
     path = tmp_path / "nowhere.key"
     message(lambda: certificates.fits(path, signed), str(path), "drdsgd network join")
     path.write_text("garbage")
-    message(lambda: certificates.fits(path, signed), str(path), "is no private key")
+    message(lambda: certificates.fits(path, signed), str(path), "is not a private key")
 
 
 def test_no_two_certificates_have_the_same_number(authority: Authority, key: ec.EllipticCurvePrivateKey) -> None:
@@ -239,7 +239,7 @@ def test_it_expires_after_so_many_days(authority: Authority, key: ec.EllipticCur
     signed = authority.sign("device-0", "127.0.0.1", key.public_key(), days)
     after = datetime.now(UTC)
     second = timedelta(seconds=1)  # the format has whole ones
-    until = certificates.expires(signed)
+    until = signed.not_valid_after_utc
     assert until.tzinfo is not None
     assert before - second < until - timedelta(days=days) <= after
     # valid at once, also where a clock is a little late
@@ -247,7 +247,7 @@ def test_it_expires_after_so_many_days(authority: Authority, key: ec.EllipticCur
 
 
 def test_the_authority_expires_too() -> None:
-    left = certificates.expires(make_authority("a", days=7).certificate) - datetime.now(UTC)
+    left = make_authority("a", days=7).certificate.not_valid_after_utc - datetime.now(UTC)
     assert timedelta(days=6.9) < left < timedelta(days=7.1)
 
 
@@ -329,7 +329,7 @@ def test_a_certificate_that_a_device_signed_is_not_believed(folder: Callable[...
 
 def test_an_expired_certificate_is_not_believed_either_way(folder: Callable[..., Path]) -> None:
     one, late = folder("device-0"), folder("device-1", days=1e-9)
-    assert certificates.expires(certificates.read_certificate(late / "device.pem")) <= datetime.now(UTC)
+    assert certificates.read_certificate(late / "device.pem").not_valid_after_utc <= datetime.now(UTC)
     for ends in ((one, late), (late, one)):
         with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
             connect(*ends)
@@ -409,9 +409,9 @@ def read_key(path: Path) -> object:
 
 
 READERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "certificate": (certificates.read_certificate, "CERTIFICATE", "is no certificate"),
-    "request": (certificates.read_request, "CERTIFICATE REQUEST", "is no signing request"),
-    "key": (read_key, "PRIVATE KEY", "is no private key"),
+    "certificate": (certificates.read_certificate, "CERTIFICATE", "is not a certificate"),
+    "request": (certificates.read_request, "CERTIFICATE REQUEST", "is not a signing request"),
+    "key": (read_key, "PRIVATE KEY", "is not a private key"),
 }
 
 
@@ -480,7 +480,7 @@ def test_a_certificate_of_an_unknown_version_is_told_in_one_line(tmp_path: Path,
     data[data.index(b"\xa0\x03\x02\x01\x02") + 4] = 12
     path = tmp_path / "a.pem"
     path.write_bytes(as_pem("CERTIFICATE", bytes(data)))
-    message(lambda: certificates.read_certificate(path), str(path), "is no certificate")
+    message(lambda: certificates.read_certificate(path), str(path), "is not a certificate")
 
 
 def test_a_missing_file_is_told_in_one_line(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_without_its_key_there_is_no_authority(tmp_path: Path, authority: Author
     certificates.write(tmp_path / "ca.pem", authority.certificate)
     message(
         lambda: open_authority(tmp_path / "ca.key", tmp_path / "ca.pem"),
-        str(tmp_path / "ca.key"), "only who holds the authority's key can sign",
+        str(tmp_path / "ca.key"), "only the holder of the authority's key can sign",
     )  # fmt: skip
 
 

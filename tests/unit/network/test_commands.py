@@ -157,7 +157,7 @@ def test_several_requests_are_signed_at_once(bare: Path) -> None:
     assert all(hashlib.sha256(request.read_bytes()).hexdigest() in said for request in requests)
     for name in ("device-0", "device-2"):
         assert fits(bare / name, bare, name, "127.0.0.1")
-        left = certificates.expires(certificate_in(bare / name)) - datetime.now(UTC)
+        left = certificate_in(bare / name).not_valid_after_utc - datetime.now(UTC)
         assert timedelta(days=6.9) < left < timedelta(days=7.1)
     assert not (bare / "device-1" / "device.pem").exists()
 
@@ -165,21 +165,21 @@ def test_several_requests_are_signed_at_once(bare: Path) -> None:
 def test_with_keys_all_is_there_at_once(three: Path) -> None:
     for i in range(3):
         assert fits(three / f"device-{i}", three, f"device-{i}", "127.0.0.1")
-        left = certificates.expires(certificate_in(three / f"device-{i}")) - datetime.now(UTC)
+        left = certificate_in(three / f"device-{i}").not_valid_after_utc - datetime.now(UTC)
         assert timedelta(days=29.9) < left < timedelta(days=30.1)
 
 
 def test_join_never_replaces_a_key(out: Path) -> None:
     before = contents(out)
     line = refused("network", "join", out / "device-0" / "device.toml")
-    assert str(out / "device-0" / "device.key") in line and "there already" in line
+    assert str(out / "device-0" / "device.key") in line and "device.key exists" in line
     assert contents(out) == before
 
 
 def test_who_has_joined_does_not_join_again(bare: Path) -> None:
     assert drdsgd("network", "join", bare / "device-0").status == 0
     before = contents(bare)
-    assert "there already" in refused("network", "join", bare / "device-0")
+    assert "device.key exists" in refused("network", "join", bare / "device-0")
     assert contents(bare) == before
 
 
@@ -199,7 +199,7 @@ def test_a_renewed_certificate_is_valid_longer_for_the_same_key(out: Path) -> No
     before, key = certificate_in(folder), (folder / "device.key").read_bytes()
     sign(out, folder / "device.pem", "--days", "300")
     after = certificate_in(folder)
-    assert certificates.expires(after) - certificates.expires(before) > timedelta(days=269)
+    assert after.not_valid_after_utc - before.not_valid_after_utc > timedelta(days=269)
     assert public(after) == public(before) and after.serial_number != before.serial_number
     assert (folder / "device.key").read_bytes() == key
     assert fits(folder, out, "device-0", "127.0.0.1")
@@ -209,7 +209,7 @@ def test_no_certificate_outlives_its_authority(out: Path) -> None:
     """A certificate is worth nothing once that of its authority has expired."""
     sign(out, out / "device-0" / "device.pem", "--days", "300")
     authority = certificates.read_certificate(out / "ca.pem")
-    assert certificates.expires(certificate_in(out / "device-0")) <= certificates.expires(authority)
+    assert certificate_in(out / "device-0").not_valid_after_utc <= authority.not_valid_after_utc
 
 
 def test_a_renewed_certificate_is_for_where_the_device_listens_now(out: Path) -> None:
@@ -221,9 +221,9 @@ def test_a_renewed_certificate_is_for_where_the_device_listens_now(out: Path) ->
 
 def test_an_expired_certificate_is_renewed(out: Path) -> None:
     sign(out, out / "device-0" / "device.pem", "--days", "1e-9")
-    assert certificates.expires(certificate_in(out / "device-0")) <= datetime.now(UTC)
+    assert certificate_in(out / "device-0").not_valid_after_utc <= datetime.now(UTC)
     sign(out, out / "device-0" / "device.pem", "--days", "7")
-    assert certificates.expires(certificate_in(out / "device-0")) > datetime.now(UTC) + timedelta(days=6)
+    assert certificate_in(out / "device-0").not_valid_after_utc > datetime.now(UTC) + timedelta(days=6)
 
 
 def test_a_key_that_the_device_does_not_use_any_more_is_removed(out: Path, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_nobody_else_gets_a_certificate(out: Path, tmp_path: Path) -> None:
     assert drdsgd("network", "join", tmp_path / "other" / "device-3").status == 0
     request, before = tmp_path / "other" / "device-3" / "device-3.csr", contents(out)
     line = refused("network", "sign", out, request)
-    assert str(request) in line and "'device-3'" in line and f"no device of {out}" in line
+    assert str(request) in line and "'device-3'" in line and f"not a device of {out}" in line
     assert contents(out) == before
 
 
@@ -270,7 +270,7 @@ def test_a_certificate_of_another_deployment_is_not_renewed(out: Path, tmp_path:
 
 
 def test_the_authoritys_own_certificate_is_no_devices(out: Path) -> None:
-    assert "no device" in refused("network", "sign", out, out / "ca.pem")
+    assert "not a device" in refused("network", "sign", out, out / "ca.pem")
 
 
 def test_a_request_that_was_changed_is_not_signed(bare: Path) -> None:
@@ -305,7 +305,7 @@ def test_what_is_to_be_signed_must_be_there_and_be_one(out: Path, name: str) -> 
 def test_a_request_is_known_by_its_ending(bare: Path) -> None:
     drdsgd("network", "join", bare / "device-0")
     path = Path(shutil.copy(bare / "device-0" / "device-0.csr", bare / "request.pem"))
-    assert f"{path} is no certificate" in refused("network", "sign", bare, path)
+    assert f"{path} is not a certificate" in refused("network", "sign", bare, path)
 
 
 def test_where_one_is_refused_none_is_signed(out: Path) -> None:
@@ -319,7 +319,7 @@ def test_sign_needs_a_deployment(tmp_path: Path, three: Path) -> None:
     assert str(tmp_path) in refused("network", "sign", tmp_path, three / "device-0" / "device.pem")
     for name in ("ca.key", "ca.pem"):
         shutil.copy(three / name, tmp_path)
-    assert "no deployment" in refused("network", "sign", tmp_path, three / "device-0" / "device.pem")
+    assert "not a deployment" in refused("network", "sign", tmp_path, three / "device-0" / "device.pem")
 
 
 # --------------------------------------------------------------------------- init
@@ -462,7 +462,7 @@ def test_an_experiment_that_is_no_network_is_refused(tmp_path: Path, arguments: 
 def test_a_folder_that_is_taken_is_refused_and_left_alone(out: Path) -> None:
     before = contents(out)
     line = refused("network", "init", "--out", out, *SMALL)
-    assert f"--out {out}" in line and "something already" in line
+    assert f"--out {out}" in line and "not empty" in line
     assert contents(out) == before
     assert "--out" in refused("network", "init", *SMALL)
 
@@ -480,7 +480,7 @@ def status(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 
 def test_before_it_has_started(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    until = certificates.expires(certificate_in(out / "device-0"))
+    until = certificate_in(out / "device-0").not_valid_after_utc
     row = ["not started", "-", "-", f"{until:%Y-%m-%d}, in 30 days"]
     assert status(out, monkeypatch) == {f"device-{i}": row for i in range(3)}
     for one in (out / "device-1", out / "device-1" / "device.toml"):
@@ -515,7 +515,7 @@ def test_with_a_certificate_that_is_spoilt(out: Path) -> None:
 
 
 def test_of_what_is_no_deployment(tmp_path: Path) -> None:
-    assert "no deployment" in refused("network", "status", tmp_path)
+    assert "not a deployment" in refused("network", "status", tmp_path)
     assert str(tmp_path / "nowhere") in refused("network", "status", tmp_path / "nowhere")
     (tmp_path / "device.toml").write_text("[")
     assert "is not TOML" in refused("network", "status", tmp_path)

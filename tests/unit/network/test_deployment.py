@@ -222,7 +222,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path,
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
     for path in (out, tmp_path / "one", tmp_path / "file"):
-        message(partial(make, path), f"--out {path}", "something already", "another folder")
+        message(partial(make, path), f"--out {path}", "not empty", "use another")
     assert contents(tmp_path) == before
 
 
@@ -433,7 +433,7 @@ def test_any_other_byte_is_a_device_or_one_line(
 
 def test_a_folder_that_is_no_deployment_is_told_so(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        message(partial(deployment.devices, path), str(path), "no deployment", "drdsgd network init")
+        message(partial(deployment.devices, path), str(path), "not a deployment", "drdsgd network init")
 
 
 # ----------------------------------------------------------------------- places
@@ -511,7 +511,7 @@ def test_any_text_is_places_or_one_line(tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("algorithm", registry.SERVERS)
 def test_a_server_is_refused(algorithm: str) -> None:
-    message(lambda: deployment.check(small(algorithm=algorithm)), f"--algorithm {algorithm}", "has a server")
+    message(lambda: deployment.check(small(algorithm=algorithm)), f"--algorithm {algorithm}", "needs a server")
 
 
 @pytest.mark.parametrize("graph", ["directed-ring", "directed-erdos-renyi"])
