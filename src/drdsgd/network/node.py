@@ -276,25 +276,22 @@ class Member:
 
 def _check_certificate(device: Device, folder: Path) -> datetime:
     """Refuse a certificate that does not fit the device; returns when it expires."""
-    certificate = certificates.read_certificate(folder / device.certificate)
+    path, key, ca = (folder / name for name in (device.certificate, device.key, device.ca))
+    certificate, authority = certificates.read_certificate(path), certificates.read_certificate(ca)
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    authority = certificates.read_certificate(folder / device.ca)
     if (name := certificates.name_of(certificate)) != device.name:
-        raise InputError(f"{folder / device.certificate} belongs to {name}, not to {device.name}: copy its own")
+        raise InputError(f"{path} belongs to {name}, not to {device.name}: copy its own")
     if not certificates.was_signed(certificate, authority):
-        raise InputError(f"{folder / device.certificate} was not signed by the authority of {folder / device.ca}")
-    certificates.check_secret(folder / device.key)
-    if not certificates.fits(folder / device.key, certificate):
-        raise InputError(f"{folder / device.key} is not the key of {folder / device.certificate}: sign the newest .csr")
+        raise InputError(f"{path} was not signed by the authority of {ca}: copy both files of one deployment")
+    certificates.check_secret(key)
+    if not certificates.fits(key, certificate):
+        raise InputError(f"{key} is not the key of {path}: sign the newest .csr")
     if since > datetime.now(UTC):
-        raise InputError(
-            f"the certificate {folder / device.certificate} is not valid before {since:%Y-%m-%d %H:%M} UTC; "
-            "check the clock of this host"
-        )
+        raise InputError(f"{path} is not valid before {since:%Y-%m-%d %H:%M} UTC; check the clock of this host")
     if until <= datetime.now(UTC):
         raise InputError(
-            f"the certificate {folder / device.certificate} expired on {until:%Y-%m-%d %H:%M} UTC; "
-            "the holder of the authority's key renews it with drdsgd network sign"
+            f"{path} expired on {until:%Y-%m-%d %H:%M} UTC; the holder of the authority's key renews it with drdsgd "
+            "network sign"
         )
     return until
 
@@ -304,19 +301,19 @@ def _data(device: Device, e: Experiment, folder: Path) -> tuple[Devices, float]:
     if not device.own_data:
         everybody = make_data(e)  # for trials: every device could see all data
         return everybody.of([device.number]), float(everybody.train.sizes.double().mean())
-    where = Path(e.dataset)
+    where, toml = Path(e.dataset), folder / "device.toml"
     files = list(where.glob("*.npz"))
     if len(files) != 1:
         raise InputError(f"{where} has {len(files)} .npz files; put the file of this device there, and no other")
     data = data_.from_folder(where)
     if device.classes is None:
-        raise InputError(f"{folder / 'device.toml'}: classes: set it to the number in all devices' data together")
+        raise InputError(f"{toml}: classes: set it to the number of classes in all devices' data together")
     if data.classes > device.classes:
         raise InputError(f"{files[0]} has a label {data.classes - 1}, but classes is {device.classes} in device.toml")
     if e.reference == "samples" and device.mean_samples is None:
         raise InputError(
-            f"{folder / 'device.toml'}: mean_samples: set it to the samples of the average device, on all alike; or "
-            'set reference = "uniform" in [experiment]'
+            f"{toml}: mean_samples: set it to the samples of the average device, equal on all devices; or set "
+            'reference = "uniform" in [experiment]'
         )
     return dataclasses.replace(data, classes=device.classes), device.mean_samples or 1.0
 

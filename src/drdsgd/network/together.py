@@ -28,17 +28,15 @@ def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: N
     with stop_requests() as asked:
         try:
             for path, output in zip(paths, outputs, strict=True):
+                command = [sys.executable, "-P", "-m", "drdsgd", "node", str(path), "--threads", "1"]
                 with output.open("w") as file:
+                    # in sessions of their own: Ctrl-C reaches only this process, which terminates the others
                     processes.append(
                         subprocess.Popen(
-                            [sys.executable, "-P", "-m", "drdsgd", "node", str(path), "--threads", "1"],
-                            stdin=subprocess.DEVNULL,
-                            stdout=file,
-                            stderr=subprocess.STDOUT,
-                            # Ctrl-C reaches only this process, which terminates the others
+                            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                             start_new_session=True,
                         )
-                    )
+                    )  # fmt: skip
             told = False
             while any(process.poll() is None for process in processes):
                 # if one refuses to start, the others would continue without it

@@ -11,15 +11,15 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zenoh
 
 from drdsgd.errors import InputError, one_line
-from drdsgd.network.deployment import Device
+from drdsgd.network.deployment import Device, Neighbour
 from drdsgd.network.links import Links, Log
 from drdsgd.network.messages import HEADER_BYTES
 
@@ -72,7 +72,7 @@ class Transport:
             reader.start()
             self._readers.append(reader)
             alive = session.liveliness().declare_subscriber(
-                f"{self._prefix}/{n.name}/{me}/alive", _watcher(links, n.number), history=True
+                f"{self._prefix}/{n.name}/{me}/alive", partial(_watch, links, n.number), history=True
             )
             self._subscribers += [subscriber, alive]
         # only now: neighbours must not send before this device can receive
@@ -121,32 +121,14 @@ def _read(subscriber: Any, links: Links, j: int, log: Log) -> None:
                 log("message lost", neighbour=links.boxes[j].name, why=f"{type(error).__name__}: {one_line(error)}")
 
 
-def _watcher(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
-    def watch(sample: zenoh.Sample) -> None:
-        (links.here if sample.kind == zenoh.SampleKind.PUT else links.gone)(j)
-
-    return watch
+def _watch(links: Links, j: int, sample: zenoh.Sample) -> None:
+    """The neighbour j has come or gone."""
+    (links.here if sample.kind == zenoh.SampleKind.PUT else links.gone)(j)
 
 
 def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, Any]:
     """zenoh's configuration: where to listen, whom to call, whom to trust, how large a message may be."""
-    prefix, me = device.deployment, device.name
-    rules: list[dict[str, Any]] = []
-    for n in device.neighbours:
-        incoming, outgoing = f"{prefix}/{n.name}/{me}", f"{prefix}/{me}/{n.name}"
-        for sending, hearing, keys in (("ingress", "egress", incoming), ("egress", "ingress", outgoing)):
-            for flow, messages, key in (
-                (sending, ["put"], f"{keys}/message"),
-                (sending, ["liveliness_token"], f"{keys}/alive"),
-                (hearing, ["declare_subscriber"], f"{keys}/message"),
-                (hearing, ["declare_liveliness_subscriber", "liveliness_query"], f"{keys}/alive"),
-            ):
-                rules.append(
-                    {
-                        "id": f"{n.name} {len(rules)}", "permission": "allow", "flows": [flow], "messages": messages,
-                        "key_exprs": [key],
-                    }
-                )  # fmt: skip
+    rules = {n.name: _rules(device, n) for n in device.neighbours}
     private, certificate = (str(folder / name) for name in (device.key, device.certificate))
     lease = int(1000 * min(10.0, max(1.0, device.deadline / 2)))
     return {
@@ -192,12 +174,28 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
         "access_control": {
             "enabled": True,
             "default_permission": "deny",
-            "rules": rules,
-            "subjects": [{"id": n.name, "cert_common_names": [n.name]} for n in device.neighbours],
-            "policies": [
-                {"rules": [r["id"] for r in rules if r["id"].rpartition(" ")[0] == n.name], "subjects": [n.name]}
-                for n in device.neighbours
-            ],
+            "rules": [rule for some in rules.values() for rule in some],
+            "subjects": [{"id": name, "cert_common_names": [name]} for name in rules],
+            "policies": [{"rules": [rule["id"] for rule in some], "subjects": [name]} for name, some in rules.items()],
         },
         "adminspace": {"enabled": False},
     }
+
+
+def _rules(device: Device, neighbour: Neighbour) -> list[dict[str, Any]]:
+    """What a neighbour may send to this device, and hear from it."""
+    me, other = device.name, neighbour.name
+    allowed = [
+        (flow, messages, f"{device.deployment}/{way}/{end}")
+        for sending, hearing, way in (("ingress", "egress", f"{other}/{me}"), ("egress", "ingress", f"{me}/{other}"))
+        for flow, messages, end in (
+            (sending, ["put"], "message"),
+            (sending, ["liveliness_token"], "alive"),
+            (hearing, ["declare_subscriber"], "message"),
+            (hearing, ["declare_liveliness_subscriber", "liveliness_query"], "alive"),
+        )
+    ]
+    return [
+        {"id": f"{other} {i}", "permission": "allow", "flows": [flow], "messages": messages, "key_exprs": [key]}
+        for i, (flow, messages, key) in enumerate(allowed)
+    ]
