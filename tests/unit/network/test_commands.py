@@ -1,4 +1,4 @@
-"""`drdsgd network init`, `join`, `sign` and `status`, as one types them; every refusal is one line, status 2."""
+"""`drdsgd network init`, `join`, `sign` and `status` as commands; every refusal is one line with status 2."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import ssl
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,21 +30,21 @@ SMALL = ["--dataset", "synthetic", "--devices", "3", *RING]
 
 
 def init(out: Path, *arguments: str | Path, options: list[str] = SMALL) -> str:
-    """`drdsgd network init`, and what it prints."""
+    """The output of `drdsgd network init`."""
     said = drdsgd("network", "init", "--out", out, *options, *arguments)
     assert (said.status, said.err) == (0, ""), said
     return said.out
 
 
 def sign(out: Path, *arguments: str | Path) -> str:
-    """`drdsgd network sign`, and what it prints."""
+    """The output of `drdsgd network sign`."""
     said = drdsgd("network", "sign", out, *arguments)
     assert (said.status, said.err) == (0, ""), said
     return said.out
 
 
 def not_made(out: Path, *arguments: str | Path, options: list[str] = SMALL) -> str:
-    """What `drdsgd network init` says of what it must refuse; it has made nothing."""
+    """The message of a `drdsgd network init` that must fail; it has made nothing."""
     line = refused("network", "init", "--out", out, *options, *arguments)
     assert not out.exists()
     return line
@@ -58,7 +59,7 @@ def certificate_in(folder: Path) -> x509.Certificate:
 
 
 def fits(folder: Path, out: Path, name: str, host: str) -> bool:
-    """Whether a device's key and certificate belong together, and the authority has signed that name and host."""
+    """Whether a device's key and certificate belong together, and the authority signed that name and host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(folder / "device.pem", folder / "device.key")
@@ -80,7 +81,7 @@ def public(certificate: x509.Certificate) -> bytes:
 
 
 def taken(out: Path, name: str, host: Path) -> Path:
-    """A device's folder on its own host: a copy of what the deployment has for it."""
+    """A device's folder on its own host: a copy of its folder in the deployment."""
     return Path(shutil.copytree(out / name, host / name))
 
 
@@ -108,8 +109,14 @@ def out(three: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare(keyless: Path, tmp_path: Path) -> Path:
-    """A copy of the deployment without."""
+    """A copy of the deployment without keys."""
     return Path(shutil.copytree(keyless, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("package", ["cryptography", "prometheus_client", "zenoh"])
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"{package} is not installed: pip install 'drdsgd[network]'" in not_made(tmp_path / "net")
 
 
 # ------------------------------------------------------------- from init to sign
@@ -206,7 +213,7 @@ def test_a_renewed_certificate_is_valid_longer_for_the_same_key(out: Path) -> No
 
 
 def test_no_certificate_outlives_its_authority(out: Path) -> None:
-    """A certificate is worth nothing once that of its authority has expired."""
+    """A certificate is worthless once its authority's has expired."""
     sign(out, out / "device-0" / "device.pem", "--days", "300")
     authority = certificates.read_certificate(out / "ca.pem")
     assert certificate_in(out / "device-0").not_valid_after_utc <= authority.not_valid_after_utc
@@ -523,7 +530,7 @@ def test_of_what_is_no_deployment(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[dict[str, Any]]]]:
-    """A deployment whose two devices have run, and what their status was in some of their rounds."""
+    """A deployment whose two devices have run, and their status in some of their rounds."""
     out = tmp_path_factory.mktemp("played") / "out"
     made.deploy(out, devices=2, graph="complete", rounds=4, eval_every=2, checkpoint_every=2)
     seen = []
@@ -548,7 +555,7 @@ def test_after_it_has_run(played: tuple[Path, list[list[dict[str, Any]]]], monke
 
 
 def changed_status(played: Path, to: Path, **changes: Any) -> Path:
-    """A copy of a deployment that has run, in which device-0 has left another status."""
+    """A copy of a deployment that has run, with another status of device-0."""
     out = Path(shutil.copytree(played, to / "out"))
     path = out / "device-0" / "run" / "status.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
