@@ -1,4 +1,4 @@
-"""The devices' records as one."""
+"""The devices' records as one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.refusing import message
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A deployment whose devices have run; and beside it the same in one process."""
+    """A deployment whose devices have run, and the same experiment in one process."""
     folder = tmp_path_factory.mktemp("joined")
     e = deploy(folder / "net", devices=4)
     play(folder / "net")

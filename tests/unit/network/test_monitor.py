@@ -1,4 +1,4 @@
-"""What one can see of a device."""
+"""A device's log, status and metrics."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_log_is_lines_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
     stream = io.StringIO()
-    (tmp_path / "log.jsonl").symlink_to("/dev/full")  # which says that the disk is full
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")  # behaves like a full disk
     log = Journal(tmp_path / "log.jsonl", "device-0", stream)
     log("one")
     assert json.loads(stream.getvalue())["event"] == "one"
@@ -93,7 +93,7 @@ def test_strangers_cannot_crowd_out_other_events(tmp_path: Path) -> None:
 
 
 def test_a_log_never_fills_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever knocks for years: there are at most two files of limited size."""
+    """However long a stranger knocks, there are at most two files of limited size."""
     now = [0.0]
     monkeypatch.setattr("drdsgd.network.monitor.time.monotonic", lambda: now[0])
     monkeypatch.setattr("drdsgd.network.monitor.LARGEST", 10_000)
