@@ -58,7 +58,7 @@ def test_a_log_is_lines_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.splitlines() == [json.dumps(first), json.dumps(second)]
 
 
-def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     (tmp_path / "log.jsonl").symlink_to("/dev/full")  # behaves like a full disk
     log = Journal(tmp_path / "log.jsonl", "device-0", stream)
@@ -67,6 +67,7 @@ def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path) -> None:
     stream.close()
     log("two")
     log.close()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_log_that_is_flooded_counts_what_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +105,9 @@ def test_a_log_never_fills_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     log.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1"]
     assert all(0 < path.stat().st_size <= 10_000 for path in tmp_path.iterdir())
-    numbers = [line["number"] for name in ("log.jsonl.1", "log.jsonl") for line in lines(tmp_path / name)]
-    assert numbers == list(range(500 - len(numbers), 500))
+    kept = [line for name in ("log.jsonl.1", "log.jsonl") for line in lines(tmp_path / name)]
+    assert [line["number"] for line in kept] == list(range(500 - len(kept), 500))
+    assert all(line["why"] == "x" * LONGEST for line in kept)
     assert LARGEST == 10_000_000
 
 
