@@ -136,6 +136,11 @@ class OneDevice(SingleProcess):
         self.rows, self._number, self._links = torch.tensor([number]), number, links
         self.made: NetworkEngine | None = None
 
+    @property
+    def disagreement(self) -> float:
+        """How far the neighbours' models were in the last exchange, see `NetworkMix`; 0 before the first."""
+        return self.made.last.disagreement if self.made is not None and self.made.last is not None else 0.0
+
     def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> NetworkEngine:
         self.made = NetworkEngine(mixing, self._number, self._links, device)
         return self.made

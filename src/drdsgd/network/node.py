@@ -37,7 +37,6 @@ from drdsgd.network.transport import Transport, why_silent
 from drdsgd.topology.mixing import Mixing
 from drdsgd.training import checkpoint
 from drdsgd.training.loop import Progress, trajectory
-from drdsgd.training.metrics import Metrics
 
 __all__ = ["Outcome", "run"]
 
@@ -229,7 +228,8 @@ class Member:
             t = progress.state.t
             links.begin(t)
             if progress.metrics is not None:
-                status.metrics = self._seen(progress.metrics)
+                # the distance to the neighbours' models is all that a device can see of the consensus distance
+                status.metrics = dataclasses.replace(progress.metrics, consensus_distance=self.ranks.disagreement)
                 self.record.append(status.metrics)
             status.round, status.progress = t, progress
             status.write()
@@ -248,11 +248,6 @@ class Member:
                 return progress._replace(state=progress.state._replace(t=there))
         assert progress is not None
         return progress
-
-    def _seen(self, metrics: Metrics) -> Metrics:
-        """The metrics, with the distance to the neighbours' models as the consensus distance: it is all one can see."""
-        last = self.ranks.made.last if self.ranks.made is not None else None
-        return dataclasses.replace(metrics, consensus_distance=0.0 if last is None else last.disagreement)
 
     def _begin_record(self, progress: Progress | None) -> None:
         record, device = self.record, self.device

@@ -37,9 +37,8 @@ class Transport:
     def __init__(self, device: Device, folder: Path, most_bytes: int, log: Log) -> None:
         self._log, self._names = log, {n.name for n in device.neighbours}
         try:
-            self._session: Any = zenoh.open(
-                zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
-            )
+            config = zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
+            self._session: Any = zenoh.open(config)
         except zenoh.ZError as error:
             said = re.sub(r"\s+at /\S+", "", one_line(error))  # without the file names of zenoh's source
             raise InputError(
@@ -129,7 +128,6 @@ def _watch(links: Links, j: int, sample: zenoh.Sample) -> None:
 def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, Any]:
     """zenoh's configuration: where to listen, whom to call, whom to trust, how large a message may be."""
     rules = {n.name: _rules(device, n) for n in device.neighbours}
-    private, certificate = (str(folder / name) for name in (device.key, device.certificate))
     lease = int(1000 * min(10.0, max(1.0, device.deadline / 2)))
     return {
         "mode": "peer",
@@ -142,10 +140,7 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
             "retry": {"period_init_ms": 100, "period_max_ms": 4000, "period_increase_factor": 2},
         },
         "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
-        "scouting": {
-            "multicast": {"enabled": device.scouting},
-            "gossip": {"enabled": device.scouting},
-        },
+        "scouting": {way: {"enabled": device.scouting} for way in ("multicast", "gossip")},
         "transport": {
             "unicast": {
                 "open_timeout": max(2000, lease),
@@ -163,10 +158,8 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
                     "enable_mtls": True,
                     "verify_name_on_connect": True,
                     "close_link_on_expiration": True,
-                    "listen_private_key": private,
-                    "listen_certificate": certificate,
-                    "connect_private_key": private,
-                    "connect_certificate": certificate,
+                    **{f"{end}_private_key": str(folder / device.key) for end in ("listen", "connect")},
+                    **{f"{end}_certificate": str(folder / device.certificate) for end in ("listen", "connect")},
                 },
             },
             "shared_memory": {"enabled": False},
