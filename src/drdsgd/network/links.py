@@ -159,16 +159,15 @@ class Links:
     def _introduced(self, j: int, message: Header, said: bytes) -> None:
         """The neighbour j has sent the digest of its run, and its round."""
         box = self.boxes[j]
-        digest, start = said[:-START_BYTES], said[-START_BYTES:]
-        if digest != self._digest:
+        if said[:-START_BYTES] != self._digest:
             return self._another(box)
         # a neighbour that does not know this device yet gets a hello before anything else, but not as often as it asks
         if message.call == 0 and time.monotonic() > box.greeted + AGAIN / 2:
             self._greet(j, known=True)
         with self._changed:
             known = box.introduced
-            if start != box.start:
-                box.restarted(start)
+            if box.start != said[-START_BYTES:]:
+                box.restarted(said[-START_BYTES:])
             box.alive = box.introduced = True
             box.round, box.in_a_row = max(box.round, message.round), 0
             self._changed.notify_all()
@@ -335,7 +334,7 @@ class Links:
                     unfit.append(box)
                 if (answer := exchange.advance(j, box)) is not None:
                     answers.append((j, answer))
-            if not self._patient(exchange.waiting_for, exchange.peers):
+            if not patient([self.boxes[j].in_a_row for j in exchange.waiting_for], exchange.peers):
                 self._changed.notify_all()
         for box in unfit:
             self._refuse(box, UNFIT)
@@ -374,10 +373,8 @@ class Links:
             return -math.inf
         if key == (0, 0) and self.patience > self.deadline:
             return begun + self.patience
-        return begun + (self.deadline if self._patient(waiting_for, peers) else GRACE * self.deadline)
-
-    def _patient(self, waiting_for: Collection[int], peers: int) -> bool:
-        return patient([self.boxes[j].in_a_row for j in waiting_for], peers)
+        whole = patient([self.boxes[j].in_a_row for j in waiting_for], peers)
+        return begun + (self.deadline if whole else GRACE * self.deadline)
 
     def _greet(self, j: int, known: bool = False) -> None:
         box = self.boxes[j]
