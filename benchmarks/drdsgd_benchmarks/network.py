@@ -1,11 +1,11 @@
-"""What an exchange between two devices costs, against zenoh alone: the same bytes, between the same two processes.
+"""The time of an exchange between two devices, against zenoh alone with the same bytes and processes.
 
     python -m drdsgd_benchmarks.network [--out docs/network.json]
 
-Two processes, a thread each, are joined by the connection that devices have (mutual TLS, access control). In turn they
-exchange a model as a round does (`links.exchange`: headers, checks, both ends agree), with the mean that follows, and
-as zenoh alone does: each puts the bytes and waits for the other's. The ratio of the medians is printed; single times of
-a shared machine mean little.
+Two processes with one thread each are connected as devices are (mutual TLS, access control). They alternate between
+exchanging a model as a round does (`links.exchange`: headers, checks, both ends agree) and as zenoh alone does: each
+puts the bytes and waits for the other's. The ratio of the medians is printed; single times on a shared machine mean
+little.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _measured(size: int) -> dict[str, float]:
         times: list[dict[str, list[float]]] = [near.recv(), near.recv()]
         for process in processes:
             process.join()
-    # of both ends, as one may have begun a little before the other
+    # the mean of both ends, because one may begin a little before the other
     ours, zenoh = (
         statistics.median(sum(both) / 2 for both in zip(times[0][kind], times[1][kind], strict=True))
         for kind in ("exchange", "zenoh")
@@ -87,7 +87,7 @@ def _device(folder: Path, i: int, size: int, pipe: Connection) -> None:
     e = deployment.experiment_of(device, path.parent)
 
     class Carrier(Transport):
-        """Gives what comes to the links; of what is sent in zenoh's turn it only takes note."""
+        """Gives messages to the links, but only counts those of zenoh's turn."""
 
         came = threading.Semaphore(0)
 
@@ -118,7 +118,7 @@ def _device(folder: Path, i: int, size: int, pipe: Connection) -> None:
     one = torch.ones(1, 1)
     times: dict[str, list[float]] = {"exchange": [], "zenoh": []}
     for t in range(2 * REPEATS):
-        engine.mix(2 * t)(one)  # both are here
+        engine.mix(2 * t)(one)  # both ends are ready
         if t % 2 == 0:
             begun = time.perf_counter()
             links.exchange(2 * t + 1, 0, x, [1 - i])

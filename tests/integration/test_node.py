@@ -1,4 +1,4 @@
-"""Devices as real processes: undisturbed they are the local run; disturbed they finish, and nearly as well."""
+"""Devices as real processes: undisturbed they equal the local run; disturbed they finish, nearly as accurate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.xdist_group("devices")
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """The experiment with copies of the test samples, with noise: 45 of a device are too few to compare runs."""
+    """The experiment with noisy copies of the test samples: 45 per device are too few to compare runs."""
     folder, draw = tmp_path_factory.mktemp("digits"), np.random.default_rng(0)
     data = make_data(DIGITS)
     for i in range(data.K):
@@ -63,7 +63,7 @@ def local(tmp_path_factory: pytest.TempPathFactory, digits: Experiment) -> Path:
 
 
 def models_of(run: Path, K: int) -> Tensor:
-    """What a run in one process ended with, [K, d]."""
+    """The final models of a run in one process, [K, d]."""
     progress = checkpoint.load(run / "checkpoint", SingleProcess(K))
     assert progress is not None
     return progress.state.theta
@@ -77,7 +77,7 @@ def spread(theta: Tensor) -> float:
 def worst(folder: Path, among: set[int]) -> float:
     """The lowest accuracy of these devices' own models, each the median of its last eight evaluations.
 
-    A single one may fall right after an exchange in which most links did not count, and recovers in the next.
+    A single evaluation may follow an exchange in which most links did not count; the next exchange repairs that.
     """
     last = [metrics.local.per_device for metrics in records.read(folder).metrics[-8:]]
     return min(float(statistics.median(values)) for i, values in enumerate(zip(*last, strict=True)) if i in among)
@@ -131,7 +131,7 @@ def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, di
             cut.touch()
         at = {half: devices.round(half) for half in (0, 5)}
         wait_for(lambda: all(devices.round(half) >= at[half] + 30 for half in at))
-        split = spread(models(tmp_path / "net"))  # at rounds that are near each other
+        split = spread(models(tmp_path / "net"))  # at similar rounds
         if devices.halves.there:
             devices.halves.cable("up")
         else:
@@ -145,8 +145,8 @@ def test_a_split_network_goes_on_and_is_one_again_when_healed(tmp_path: Path, di
 
 
 def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, digits: Experiment, local: Path) -> None:
-    """Which messages are late is a matter of moments, and moves the end of a run by points: where one run misses the
-    bound, the mean of three counts.
+    """Timing decides which messages are late, and moves the result by points: if one run misses the bound, the mean
+    of three counts.
     """
     faults, everybody = Faults(lost=0.1, late=0.1, late_by=0.4), {*range(10)}
 
@@ -163,7 +163,7 @@ def test_a_fifth_of_all_messages_is_lost_or_late(tmp_path: Path, digits: Experim
 
 
 def test_ten_thousand_hostile_messages_from_a_neighbour(tmp_path: Path) -> None:
-    """The others train as if it were not there, in hardly more memory, and cut it off."""
+    """The others cut it off, and train as if it were absent, in hardly more memory."""
     e = DIGITS.replace(devices=4, graph="ring", p=None, rounds=40)
     d, ended, peaks = 64 * 32 + 32 + 32 * 10 + 10, [], []
     for what in (Faults(absent=True), Faults(hostile=10_000, size=d)):
@@ -204,7 +204,7 @@ def test_a_stopped_network_goes_on_where_it_was(tmp_path: Path) -> None:
     e = Experiment(**deployment.load(paths[0]).experiment, threads=1)
     run.run(e, tmp_path / "local")
     assert torch.allclose(models(tmp_path / "net"), models_of(tmp_path / "local", 5), rtol=1e-9, atol=1e-11)
-    # and once more: there is nothing left to do
+    # once more: nothing is left to do
     assert [outcome.progress for outcome in play(tmp_path / "net") if outcome] == [None] * 5
 
 
@@ -224,7 +224,7 @@ def test_a_terminated_process_finishes_its_round_and_goes_on_there(tmp_path: Pat
         return [json.loads((record.path / "status.json").read_bytes())["round"] for record in records_]
 
     def terminated(before: list[int]) -> list[int]:
-        """Run both until they are further than that, and a little; where they are then."""
+        """Run both beyond these rounds, and terminate them; returns their rounds."""
         processes = start()
         try:
             wait_for(lambda: all((record.path / "status.json").exists() for record in records_))
@@ -247,7 +247,7 @@ def test_a_terminated_process_finishes_its_round_and_goes_on_there(tmp_path: Pat
 
 
 def test_stale_models_are_good_enough(tmp_path: Path) -> None:
-    """One device is slow; nobody waits for it longer than the models of two rounds ago allow."""
+    """One device is slow; the others use its models of up to two rounds ago."""
     e = deploy(tmp_path / "net", rounds=60, settings={"staleness": 2})
     outcomes = play(tmp_path / "net", watch=lambda i, progress: time.sleep(0.01 if i == 0 else 0.0))
     assert all(outcome is not None and outcome.status == "finished" for outcome in outcomes)
@@ -290,11 +290,11 @@ def test_what_a_device_refuses(tmp_path: Path) -> None:
     folder = tmp_path / "net" / "device-0"
     key = (folder / "device.key").read_bytes()
     (folder / "device.key").unlink()
-    message(lambda: node.run(folder), "there is no key", "join")
+    message(lambda: node.run(folder), "there is no private key", "join")
     (folder / "device.key").write_bytes(key)
     own = (folder / "device.pem").read_bytes()
     (folder / "device.pem").write_bytes((tmp_path / "net" / "device-1" / "device.pem").read_bytes())
-    message(lambda: node.run(folder), "is the certificate of device-1, not of device-0")
+    message(lambda: node.run(folder), "belongs to device-1, not to device-0")
     (folder / "device.pem").write_bytes(own)
     message(lambda: node.run(folder), "others may read the key", "chmod 600")
     (folder / "device.key").chmod(0o600)

@@ -1,7 +1,7 @@
-"""Devices as processes, each at an address of its own, that are killed, cut off from each other, or lose messages.
+"""Devices as processes, each at its own address, that are killed, cut off from each other, or lose messages.
 
-Where the machine allows it every device has a network namespace, in one of two halves that a cable joins; else all are
-on the loopback interface.
+If the machine allows it, every device has a network namespace, in one of two halves that a virtual cable joins;
+otherwise all are on the loopback interface.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ CLONE_NEWNET = 0x40000000
 
 @dataclass(frozen=True)
 class Faults:
-    """What happens to a device's messages, and how long it takes for a round at least.
+    """What happens to a device's messages, and the shortest time of its rounds (`slow`, in seconds).
 
-    Of its messages this part is lost, and this part comes so many seconds late. While the file `cut` is
-    there, nothing gets to those who are beyond it. A hostile one takes no part, and sends so many messages that nobody
-    should, of models with so many numbers; an absent one does nothing at all.
+    The fraction `lost` of its messages is lost, and the fraction `late` comes `late_by` seconds late. While the file
+    `cut` exists, nothing reaches the devices in `beyond`. A hostile device does not train; it sends `hostile` messages
+    that nobody should send, for models with `size` numbers. An absent device does nothing.
     """
 
     lost: float = 0.0
@@ -59,7 +59,7 @@ NONE = Faults()
 
 
 class Halves:
-    """Namespaces for so many devices in two halves, or nothing where they are not allowed."""
+    """Network namespaces for `count` devices in two halves, if the machine allows them."""
 
     def __init__(self, count: int) -> None:
         self.names = [f"drdsgd-{os.getpid()}-{i}" for i in range(count)]
@@ -100,14 +100,14 @@ class Halves:
         subprocess.run(["ip", "-n", self.switches[0], "link", "set", "cable", state], check=True, capture_output=True)
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove the namespaces."""
         for name in (*self.names, *self.switches):
             with contextlib.suppress(OSError):
                 subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
 def _device(path: Path, namespace: str | None, faults: Faults) -> None:
-    """The life of a device's process."""
+    """Run a device in this process."""
     if (measuring := coverage.Coverage.current()) is not None:
         measuring.stop()  # ten processes on two cores have no time for it
     if namespace is not None:
@@ -134,9 +134,9 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
 
 
 def _harass(path: Path, faults: Faults) -> None:
-    """Send hostile messages to all neighbours of a device, with its certificate and all that they need to believe it.
+    """Send hostile messages to all neighbours of a device, with its certificate and a valid hello.
 
-    Says in the file "sent" that it is done, and stays until it is killed.
+    Writes the file "sent" when done, and stays until it is killed.
     """
     device, folder = deployment.load(path), path.parent
     config = configuration(device, folder, 2**24)
@@ -167,7 +167,7 @@ def _harass(path: Path, faults: Faults) -> None:
     for header, content, length in hostile(random.Random(1), device.number, faults.size, faults.hostile):
         for publisher in publishers:
             publisher.put(content * (min(length, 8 * faults.size) // 8), attachment=header)
-    for publisher in publishers:  # at last as much at once as nobody should take
+    for publisher in publishers:  # at last one message that is too large to be accepted
         publisher.put(bytes(2**24), attachment=pack(Header(Kind.DATA, device.number, 0, 3, 2**21), torch.float64))
     (folder / "sent").touch()
     time.sleep(600)
@@ -191,14 +191,14 @@ class Network:
         self.processes[i].join()
 
     def round(self, i: int) -> int:
-        """Where a device was, a second ago at most."""
+        """The round of a device, at most a second old."""
         try:
             return int(json.loads((self.paths[i].parent / "run" / "status.json").read_bytes())["round"])
         except FileNotFoundError:
             return 0
 
     def peak_bytes(self, i: int) -> int:
-        """The most memory that a device's process has had."""
+        """The peak memory of a device's process."""
         lines = Path(f"/proc/{self.processes[i].pid}/status").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
@@ -208,7 +208,7 @@ class Network:
         return [json.loads(line)["event"] for line in lines]
 
     def wait(self) -> None:
-        """For all to end by themselves."""
+        """Wait until all have ended by themselves."""
         for i, process in self.processes.items():
             process.join(120)
             assert not process.is_alive(), f"device {i} hangs"
@@ -216,7 +216,7 @@ class Network:
 
 @contextmanager
 def network(folder: Path, e: Any, faults: Faults | Sequence[Faults] = NONE, **settings: Any) -> Iterator[Network]:
-    """All devices of an experiment, as processes that have begun; none is left when the block ends."""
+    """Start all devices of an experiment as processes; none is left when the block ends."""
     halves = Halves(e.devices)
     try:
         ports = [7447] * e.devices if halves.there else free_ports(e.devices)

@@ -167,9 +167,10 @@ def _network() -> Any:
     """The commands of the network, which need packages of their own."""
     try:
         import cryptography
+        import prometheus_client
         import zenoh
 
-        assert cryptography and zenoh
+        assert cryptography and prometheus_client and zenoh
     except ImportError as error:
         raise InputError(f"{error.name} is not installed: pip install 'drdsgd[network]'") from None
     from drdsgd.network import commands

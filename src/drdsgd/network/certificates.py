@@ -1,15 +1,17 @@
-"""A deployment's own certificate authority: who signs, who is signed, until when.
+"""A deployment's own certificate authority, its keys and certificates.
 
-A certificate names one device (its common name, by which neighbours know it) and where it listens (checked by whoever
-connects to it). The authority signs for this deployment only. Private keys are readable by their owner alone.
+A certificate has the name of one device (the common name, by which neighbours know it) and its host (which whoever
+connects checks). The authority signs for one deployment only. Only its owner may read a private key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -21,24 +23,23 @@ from drdsgd.errors import InputError, one_line
 from drdsgd.files import replacing
 
 __all__ = [
-    "Authority", "expires", "fits", "make_authority", "make_key", "name_of", "open_authority", "read_certificate",
-    "read_request", "request", "was_signed", "write",
+    "Authority", "check_secret", "checksum", "fits", "make_authority", "make_key", "name_of", "open_authority",
+    "read_certificate", "read_key", "read_request", "request", "was_signed", "write",
 ]  # fmt: skip
 
-# clocks differ a little between hosts
+# certificates are valid from this long before they are made: the clocks of two hosts differ
 EARLIER = timedelta(minutes=5)
-# what the library raises where a file is not what it should be
-_SPOILT = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+T = TypeVar("T")
 
 
 class Authority:
-    """A key that signs, with its certificate."""
+    """The key that signs certificates, with its own certificate."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self.key, self.certificate = key, certificate
 
     def sign(self, name: str, host: str, key: ec.EllipticCurvePublicKey, days: float) -> x509.Certificate:
-        """A certificate for the device `name` that listens at `host`, valid for so many days.
+        """A certificate for the device `name` at `host`, valid for `days`.
 
         >>> from datetime import UTC, datetime
         >>> authority = make_authority("an example", days=2)
@@ -56,7 +57,7 @@ class Authority:
 
 
 def make_authority(deployment: str, days: float) -> Authority:
-    """A new authority, for one deployment."""
+    """A new authority for one deployment."""
     key = make_key()
     name = f"drdsgd {deployment}"
     builder = (
@@ -74,27 +75,27 @@ def make_authority(deployment: str, days: float) -> Authority:
 
 
 def open_authority(key: Path, certificate: Path) -> Authority:
-    """The authority that was written to these files."""
+    """The authority in these files."""
     if not key.exists():
-        raise InputError(f"there is no {key}: only who holds the authority's key can sign")
-    loaded = _private(key)
+        raise InputError(f"there is no {key}: only the holder of the authority's key can sign")
+    loaded = read_key(key)
     check_secret(key)
     if not certificate.exists():
-        raise InputError(f"there is no {certificate}: every device has a copy of it, beside its device.toml")
+        raise InputError(f"there is no {certificate}: copy it from any device's folder")
     found = read_certificate(certificate)
     if found.public_key() != loaded.public_key():
-        raise InputError(f"{key} is not the key of {certificate}; use those of the same deployment")
+        raise InputError(f"{key} is not the key of {certificate}; use the two files of one deployment")
     return Authority(loaded, found)
 
 
 def check_secret(key: Path) -> None:
-    """Refuse a private key that others than its owner may read."""
+    """Refuse a private key that anybody but its owner may read."""
     if key.exists() and key.stat().st_mode & 0o077:
-        raise InputError(f"others may read the key {key}: chmod 600 it, or better make another")
+        raise InputError(f"others may read the key {key}: chmod 600 it, or better, make another")
 
 
 def was_signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    """Whether a certificate was signed by the authority with that one."""
+    """Whether the authority with the certificate `by` signed a certificate."""
     try:
         certificate.verify_directly_issued_by(by)
     except (ValueError, TypeError, InvalidSignature):
@@ -103,20 +104,8 @@ def was_signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
 
 
 def fits(key: Path, certificate: x509.Certificate) -> bool:
-    """Whether the private key in a file is that of a certificate."""
-    return bool(_private(key).public_key() == certificate.public_key())
-
-
-def _private(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        loaded = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except FileNotFoundError:
-        raise InputError(f"there is no key {path}; a device makes its own with drdsgd network join") from None
-    except _SPOILT as error:
-        raise InputError(f"{path} is no private key: {one_line(error)}") from error
-    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path} is a key of another kind than `drdsgd network` makes")
-    return loaded
+    """Whether the private key in a file belongs to a certificate."""
+    return bool(read_key(key).public_key() == certificate.public_key())
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
@@ -125,67 +114,70 @@ def make_key() -> ec.EllipticCurvePrivateKey:
 
 
 def request(name: str, host: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
-    """What a device asks the authority to sign; its key stays where it is."""
+    """The request of a device to be signed; it does not contain the private key."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
-    return builder.add_extension(x509.SubjectAlternativeName(_alternatives(host)), critical=False).sign(
-        key, hashes.SHA256()
-    )
+    builder = builder.add_extension(x509.SubjectAlternativeName(_alternatives(host)), critical=False)
+    return builder.sign(key, hashes.SHA256())
 
 
 def write(path: Path, what: ec.EllipticCurvePrivateKey | x509.Certificate | x509.CertificateSigningRequest) -> None:
-    """Write a key (readable by its owner only), a certificate or a request, as PEM."""
-    secret = isinstance(what, ec.EllipticCurvePrivateKey)
+    """Write a key (which only its owner may read), a certificate or a request, as PEM."""
+    pem, secret = serialization.Encoding.PEM, isinstance(what, ec.EllipticCurvePrivateKey)
+    if isinstance(what, ec.EllipticCurvePrivateKey):
+        data = what.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    else:
+        data = what.public_bytes(pem)
     with replacing(path, private=secret) as temporary:
-        if isinstance(what, ec.EllipticCurvePrivateKey):
-            temporary.write_bytes(
-                what.private_bytes(
-                    serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-                )
-            )
-        else:
-            temporary.write_bytes(what.public_bytes(serialization.Encoding.PEM))
+        temporary.write_bytes(data)
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The private key in a file."""
+    loaded = _read(
+        path, lambda data: serialization.load_pem_private_key(data, password=None),
+        "private key", "a device makes its own with drdsgd network join",
+    )  # fmt: skip
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path} is another kind of key; make one with drdsgd network join")
+    return loaded
 
 
 def read_certificate(path: Path) -> x509.Certificate:
     """The certificate in a file."""
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError(f"there is no certificate {path}; see drdsgd network join") from None
-    except _SPOILT as error:
-        raise InputError(f"{path} is no certificate: {one_line(error)}") from error
+    return _read(path, x509.load_pem_x509_certificate, "certificate", "see drdsgd network join")
 
 
 def read_request(path: Path) -> x509.CertificateSigningRequest:
-    """The signing request in a file, if whoever made it has the key that it names."""
-    try:
-        found = x509.load_pem_x509_csr(path.read_bytes())
-        valid = found.is_signature_valid
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except _SPOILT as error:
-        raise InputError(
-            f"{path} is no signing request: {one_line(error)}; make one with drdsgd network join"
-        ) from error
+    """The signing request in a file, if it is signed with the key that it names."""
+
+    def load(data: bytes) -> tuple[x509.CertificateSigningRequest, bool]:
+        found = x509.load_pem_x509_csr(data)
+        return found, found.is_signature_valid
+
+    found, valid = _read(path, load, "signing request", "make one with drdsgd network join")
     if not valid:
         raise InputError(f"{path} is not signed with the key that it names; make it again with drdsgd network join")
     return found
 
 
+def _read(path: Path, load: Callable[[bytes], T], kind: str, fix: str) -> T:
+    try:
+        return load(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"there is no {kind} {path}; {fix}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        raise InputError(f"{path} is not a {kind}: {one_line(error)}; {fix}") from error
+
+
 def name_of(what: x509.Certificate | x509.CertificateSigningRequest) -> str:
-    """The device that a certificate or a request names."""
+    """The name of the device in a certificate or a request."""
     names = what.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def checksum(file: Path) -> str:
-    """What two people compare on the telephone: the SHA-256 of a file."""
+    """The SHA-256 of a file, for two people to compare on the telephone."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def expires(certificate: x509.Certificate) -> datetime:
-    """When it ceases to be valid, in UTC."""
-    return certificate.not_valid_after_utc
 
 
 def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float) -> x509.CertificateBuilder:

@@ -1,4 +1,4 @@
-"""`drdsgd network ...` and `drdsgd node`: real devices, from the command line."""
+"""The functions behind `drdsgd network init`, `join`, `sign` and `status`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ __all__ = ["init", "join", "seen", "sign", "status"]
 def init(
     given: dict[str, Any], out: Path, hosts: Path | None, port: int, *, own_data: bool, **settings: Any
 ) -> list[Place]:
-    """Make a deployment of the experiment with these fields; the devices that it has."""
+    """Make a deployment of the experiment with these fields; returns its devices."""
     for name in () if own_data else ("classes", "mean_samples"):
         if settings.get(name) is not None:
             raise InputError(f"{spelling(name)} {settings[name]} does nothing here: it needs --own-data; leave it out")
@@ -34,31 +34,33 @@ def init(
     with tempfile.TemporaryDirectory() as nothing:
         if own_data:
             if "dataset" in given:
-                raise InputError(f"--dataset {given['dataset']}: with --own-data every device has a folder of its own")
+                raise InputError(
+                    f"--dataset {given['dataset']}: leave it out: with --own-data a device has its own folder"
+                )
             given = {"reference": "uniform", **given, "dataset": nothing}
             if settings.get("classes") is None:
-                raise InputError("--classes: with --own-data, say how many classes all devices' data have together")
+                raise InputError("--classes: --own-data needs the number of classes in all devices' data together")
             if given["reference"] == "samples" and settings.get("mean_samples") is None:
-                raise InputError(
-                    "--mean-samples: with --own-data --reference samples, say how many the average device has"
-                )
+                raise InputError("--mean-samples: --reference samples needs the samples of the average device")
         e = Experiment(**given)
         if where is None:
             if not 0 < port <= 65536 - e.devices:
-                raise InputError(f"--port {port}: the devices listen at this one and the {e.devices - 1} after it")
+                raise InputError(
+                    f"--port {port}: the devices need this port and the {e.devices - 1} after it, up to 65535"
+                )
             where = [Place(f"device-{i}", f"127.0.0.1:{port + i}") for i in range(e.devices)]
         deployment.make(e, out, where, own_data=own_data, **settings)
     return where
 
 
 def join(path: Path) -> Path:
-    """Make a key for a device, which stays here, and a request to sign it; where that is."""
+    """Make a key for a device, which stays here, and a signing request; returns the request's path."""
     from drdsgd.network import certificates
 
     path = deployment.file_of(path)
     device, folder = deployment.load(path), path.parent
     if (folder / device.key).exists():
-        raise InputError(f"{folder / device.key} is there already; remove it, and its certificate, for a new one")
+        raise InputError(f"{folder / device.key} exists; remove it and its certificate to make a new one")
     key = certificates.make_key()
     asked = folder / f"{device.name}.csr"
     certificates.write(asked, certificates.request(device.name, Place(device.name, device.address).host, key))
@@ -67,9 +69,9 @@ def join(path: Path) -> Path:
 
 
 def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
-    """Sign requests, or renew certificates, of a deployment's devices; the new certificates.
+    """Sign requests, or renew certificates, of a deployment's devices; returns the new certificates' paths.
 
-    A key that is here, of a device that has made its own, is removed: it is no longer used.
+    If a device has made its own key, an older key in its folder here is removed: it is no longer used.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -77,10 +79,8 @@ def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
 
     deployment.check_days(days)
     authority = certificates.open_authority(folder / "ca.key", folder / "ca.pem")
-    known = {}
-    for path in deployment.devices(folder):
-        device = deployment.load(path)
-        known[device.name] = device, path.parent
+    devices = [(deployment.load(path), path.parent) for path in deployment.devices(folder)]
+    known = {device.name: (device, where) for device, where in devices}
     checked = []
     for file in files:
         if file.suffix == ".csr":
@@ -92,15 +92,14 @@ def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
                 raise InputError(f"{file} was not signed by the authority of {folder}")
             name, public = certificates.name_of(old), old.public_key()
         if name not in known:
-            raise InputError(f"{file} names {name!r}, which is no device of {folder}")
+            raise InputError(f"{file} names {name!r}, which is not a device of {folder}")
         if not isinstance(public, ec.EllipticCurvePublicKey):
-            raise InputError(f"{file} has a key of another kind than `drdsgd network join` makes")
+            raise InputError(f"{file} has another kind of key; make one with drdsgd network join")
         checked.append((name, public))
     written = []
-    for name, public in checked:  # only now: all or none
+    for name, public in checked:  # only after all checks: all or none
         device, where = known[name]
-        host = Place(name, device.address).host
-        signed = authority.sign(name, host, public, days)
+        signed = authority.sign(name, Place(name, device.address).host, public, days)
         if (where / device.key).exists() and not certificates.fits(where / device.key, signed):
             (where / device.key).unlink()
         certificates.write(where / device.certificate, signed)
@@ -109,7 +108,7 @@ def sign(folder: Path, files: list[Path], days: float) -> list[Path]:
 
 
 def status(path: Path) -> list[dict[str, Any]]:
-    """What is known of the devices of a deployment, or of one: state, round, neighbours, certificate."""
+    """State, round, neighbours and certificate of a deployment's devices, or of one device."""
     files = deployment.devices(path) if path.is_dir() and not (path / deployment.FILE).exists() else None
     return [_of_one(file) for file in files or [deployment.file_of(path)]]
 
@@ -133,19 +132,16 @@ def _of_one(file: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{folder / device.out / 'status.json'} is corrupt: {one_line(error)}") from None
     certificate = folder / device.certificate
-    if certificate.exists():
-        until = certificates.expires(certificates.read_certificate(certificate))
-        left = until - datetime.now(UTC)
-        days = left.total_seconds() / 86400
-        when = f"in {days:.0f} days" if days >= 1 else f"in {24 * days:.0f} hours" if days > 0 else "expired"
-        found["certificate"] = f"{until:%Y-%m-%d}, {when}"
-    else:
-        found["certificate"] = "none"
-    return found
+    if not certificate.exists():
+        return found | {"certificate": "none"}
+    until = certificates.read_certificate(certificate).not_valid_after_utc
+    days = (until - datetime.now(UTC)) / timedelta(days=1)
+    when = f"in {days:.0f} days" if days >= 1 else f"in {24 * days:.0f} hours" if days > 0 else "expired"
+    return found | {"certificate": f"{until:%Y-%m-%d}, {when}"}
 
 
 def seen(about: Mapping[str, Any]) -> str:
-    """A neighbour in a few words: its lag in rounds, or why it has none."""
+    """A neighbour in a few words: how many rounds it is behind, or why that is not known."""
     if about["cut_off"]:
         return "cut off"
     if about["connected"]:
@@ -154,13 +150,12 @@ def seen(about: Mapping[str, Any]) -> str:
 
 
 def _at_work(folder: Path) -> bool:
-    """Whether a process holds the folder of a run."""
+    """Whether a process is working in the folder of a run."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    else:
-        return False
     finally:
         os.close(handle)
+    return False

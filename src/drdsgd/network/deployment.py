@@ -1,11 +1,11 @@
-"""A deployment: a folder with an authority and, for every device, a folder of its own to be taken to its host.
+"""A deployment: a folder with the authority and, for every device, a folder to be copied to its host.
 
-DIR/ca.pem, DIR/ca.key           the authority; its key stays with whoever runs the deployment
-DIR/NAME/device.toml             who the device is, its neighbours, the experiment
+DIR/ca.pem, DIR/ca.key           the authority; its key stays with the operator of the deployment
+DIR/NAME/device.toml             the device's name and address, its neighbours, the experiment
 DIR/NAME/device.key, device.pem  its key and certificate
-DIR/NAME/ca.pem                  whom it believes
-DIR/NAME/data/                   its data, if it has data of its own
-DIR/NAME/run/                    what `drdsgd node` writes there
+DIR/NAME/ca.pem                  the authority whose certificates it trusts
+DIR/NAME/data/                   its data, if it has its own
+DIR/NAME/run/                    the output of `drdsgd node`
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -32,21 +32,21 @@ from drdsgd.files import write_text
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
 
 FILE, JOINED = "device.toml", "joined"
-# certificates can be renewed for as long as their authority lasts
+# certificates can be renewed as long as their authority is valid
 AUTHORITY_DAYS = 36525.0
-# no dots: zenoh also believes the public authorities of the web, and these sign no name without one
+# no dots: zenoh also trusts the public authorities of the web, which do not sign names without a dot
 _NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _ADDRESS = rf"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):{_PORT}"
 Name = Annotated[str, Field(pattern=f"^{_NAME}$")]
 Address = Annotated[str, Field(pattern=f"^{_ADDRESS}$")]
-# no way out of the device's folder: whoever signs for it writes there, and may remove a key
+# never outside the device's folder: `sign` writes to it, and may remove a key from it
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
 class Neighbour(BaseModel):
-    """A device at the other end of a link: its number in the graph, the name in its certificate, where it listens."""
+    """A device at the other end of a link: its number in the graph, the name in its certificate, its address."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ class Neighbour(BaseModel):
 
 
 class Device(BaseModel):
-    """What a device.toml says. Paths are those of files beside it."""
+    """The content of a device.toml; the files that it names are in the same folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -66,7 +66,7 @@ class Device(BaseModel):
     address: Address
     """where neighbours reach it"""
     listen: Address | None = None
-    """where it listens, if that is another, as behind a gateway"""
+    """where it listens, if not at `address`, as behind a gateway"""
     ca: FileName = "ca.pem"
     certificate: FileName = "device.pem"
     key: FileName = "device.key"
@@ -76,30 +76,30 @@ class Device(BaseModel):
     patience: Seconds = 60.0
     """seconds to wait for all neighbours before the first round"""
     staleness: Annotated[int, Field(ge=0)] = 0
-    """rounds that a neighbour's model may be old; 0: every round waits for all"""
+    """the largest age of a neighbour's model, in rounds; 0: every round waits for all"""
     metrics: Annotated[str, Field(pattern=f"^[A-Za-z0-9.-]+:{_PORT}$")] | None = None
-    """where Prometheus finds its metrics"""
+    """where it serves its metrics for Prometheus"""
     scouting: bool = False
-    """whether to look for others, and be found, on the local network"""
+    """whether to search for others, and be found, on the local network"""
     own_data: bool = False
-    """whether the experiment's data set is a folder with the one file of this device"""
+    """whether the experiment's data set is a folder with one file, this device's"""
     classes: Annotated[int, Field(ge=2)] | None = None
-    """of all devices' own data"""
+    """the number of classes in all devices' own data together"""
     mean_samples: Annotated[float, Field(gt=0)] | None = None
-    """training samples of the average device, where devices count by their samples"""
+    """training samples of the average device, if devices count by their samples"""
     neighbours: list[Neighbour]
     experiment: dict[str, Any]
 
 
 class Place(NamedTuple):
-    """A device's name, and where it listens."""
+    """A device's name and address."""
 
     name: str
     address: str
 
     @property
     def host(self) -> str:
-        """Its address without the port.
+        """The address without the port.
 
         >>> Place("a", "[::1]:7447").host
         '::1'
@@ -108,7 +108,7 @@ class Place(NamedTuple):
 
 
 def places(path: Path) -> list[Place]:
-    """The devices in a file with a line `NAME HOST:PORT` for each, in the order of the graph's nodes."""
+    """The devices in a file with one line `NAME HOST:PORT` per device, in the order of the graph's nodes."""
     try:
         lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -135,29 +135,27 @@ def _check_distinct(found: Sequence[Place], where: str) -> None:
 
 
 def check(e: Experiment) -> None:
-    """Refuse an experiment that can't go over links that may lose a message, and say why."""
+    """Refuse an experiment that does not tolerate lost messages."""
     from drdsgd.core.algorithms import Algorithm
     from drdsgd.experiments import registry
 
     algorithm = make_algorithm(e)
     if not isinstance(algorithm, Algorithm):
-        raise InputError(f"--algorithm {e.algorithm}: it has a server, and a network of devices has none")
+        raise InputError(f"--algorithm {e.algorithm}: it needs a server, and a network has none; use another")
     graph = make_graph(e)
     if graph.is_directed():
-        raise InputError(f"--graph {e.graph}: a link of a network goes both ways; use an undirected graph")
+        raise InputError(f"--graph {e.graph}: links of a network go both ways; use an undirected graph")
     mixing = make_mixing(e, graph)
     if not mixing.symmetric:
-        raise InputError(f"--mixing {e.mixing}: a link of a network goes both ways, and its W is not symmetric")
+        raise InputError(f"--mixing {e.mixing}: links of a network go both ways, its W is not symmetric; use another")
     if algorithm.optimizer.keeps:
         name = registry.parts_of(e.algorithm, e.objective, e.optimizer)[1]
-        cure = "--optimizer dsgd, momentum or quasi-global-momentum"
+        fix = "--optimizer dsgd, momentum or quasi-global-momentum"
         if e.compression is not None:
-            cure = "--optimizer quasi-global-momentum with --compression none"
-        if algorithm.optimizer.keeps == COPIES:
-            cure = "--gamma 1" if e.compression == "none" else "--compression none"
-        raise InputError(
-            f"{name} over a network: a lost message would spoil {algorithm.optimizer.keeps} for good; use {cure}"
-        )
+            fix = "--optimizer quasi-global-momentum with --compression none"
+        if (kept := algorithm.optimizer.keeps) == COPIES:
+            fix = "--gamma 1" if e.compression == "none" else "--compression none"
+        raise InputError(f"{name} over a network: a lost message would spoil {kept} for good; use {fix}")
     algorithm.check(mixing)
 
 
@@ -172,29 +170,29 @@ def make(
     metrics_port: int | None = 9450,
     **settings: Any,
 ) -> None:
-    """Write the folder of a deployment. `settings` are further fields of `Device`, the same for all.
+    """Write the folder of a deployment; `settings` are further fields of `Device`, equal for all devices.
 
-    Without `keys` every device has to ask for its certificate (`join`), with a key that only it has.
+    Without `keys` every device makes its own key and requests a certificate (`join`).
     """
     from drdsgd.network import certificates
 
     check(e)
     if own_data and e.random_labels is not None:
-        raise InputError(f"--random-labels {e.random_labels}: not with --own-data, which nobody changes")
+        raise InputError(f"--random-labels {e.random_labels}: does not work with --own-data; leave it out")
     check_days(days)
     _check_distinct(where, "the devices")
     for place in where:
         if place.name == JOINED:
-            raise InputError(f"a device can't be called {JOINED}: that is the folder for the records of all")
+            raise InputError(f"a device cannot be called {JOINED}, the folder for the records of all; rename it")
         if not re.fullmatch(_NAME, place.name) or not re.fullmatch(_ADDRESS, place.address):
-            raise InputError(f"{place.name} at {place.address}: a name has a-z, 0-9 and -, an address is HOST:PORT")
+            raise InputError(f"{place.name} at {place.address}: write a name (a-z, 0-9 and -) and HOST:PORT")
     if len(where) != e.devices:
-        raise InputError(f"--devices {e.devices}: there are addresses for {len(where)}")
+        raise InputError(f"--devices {e.devices}: there are addresses for {len(where)} devices")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"--out {out}: there is something already; use another folder")
+        raise InputError(f"--out {out}: the folder is not empty; use another")
     more = max(Counter(place.host for place in where).values()) - 1
     if metrics_port is not None and not 0 < metrics_port <= 65535 - more:
-        raise InputError(f"--metrics-port {metrics_port}: devices use this one and the {more} after it")
+        raise InputError(f"--metrics-port {metrics_port}: devices need this port and the {more} after it, up to 65535")
     graph, deployment = make_graph(e), secrets.token_hex(8)
     authority = certificates.make_authority(deployment, AUTHORITY_DAYS + 1)
     fields = e.model_dump(exclude_none=True, exclude={"threads"})
@@ -210,23 +208,11 @@ def make(
     for number, place in enumerate(where):
         beside = sum(other.host == place.host for other in where[:number])
         metrics = None if metrics_port is None else f"127.0.0.1:{metrics_port + beside}"
-        device = _device(
-            deployment=deployment,
-            number=number,
-            name=place.name,
-            address=place.address,
-            metrics=metrics,
-            own_data=own_data,
-            neighbours=[
-                Neighbour(number=j, name=where[j].name, address=where[j].address)
-                for j in sorted(graph.neighbors(number))
-            ],
-            experiment=fields,
-            **settings,
-        )
+        neighbours = [Neighbour(number=j, **where[j]._asdict()) for j in sorted(graph.neighbors(number))]
+        given = {"deployment": deployment, "number": number, **place._asdict(), "metrics": metrics, **settings}
+        device = _device({**given, "own_data": own_data, "neighbours": neighbours, "experiment": fields})
         folder = out / place.name
-        out.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)  # keys, data and models will be there
+        folder.mkdir(mode=0o700, parents=True)  # for keys, data and models
         if own_data:
             (folder / "data").mkdir()
         if graph_file is not None:
@@ -243,25 +229,25 @@ def make(
 
 
 def check_days(days: float) -> None:
-    """Refuse a time for which no certificate can be valid."""
+    """Refuse a number of days for which no certificate can be valid."""
     if not 0 < days <= AUTHORITY_DAYS:
-        raise InputError(f"--days {days:g}: more than 0, and at most a hundred years")
+        raise InputError(f"--days {days:g}: use more than 0 and at most {AUTHORITY_DAYS:g}, a hundred years")
 
 
-def _device(**fields: Any) -> Device:
+def _device(fields: dict[str, Any], place: Callable[[str], str] = spelling) -> Device:
     try:
         return Device(**fields)
     except ValidationError as error:
         where, said = _first(error)
-        raise InputError(f"{spelling(where)}: {said}") from None
+        raise InputError(f"{place(where)}: {said}") from None
 
 
 def _first(error: ValidationError) -> tuple[str, str]:
-    """Where the first mistake is, and what to say of it."""
+    """The place of the first mistake, and the message."""
     first = error.errors()[0]
-    where, last = ".".join(map(str, first["loc"])) or "it", str(first["loc"][-1]) if first["loc"] else ""
+    where, last = ".".join(map(str, first["loc"])) or "the file", str(first["loc"][-1]) if first["loc"] else ""
     if first["type"] == "missing":
-        return where, "it is missing"
+        return where, "is missing; add it"
     if first["type"] == "extra_forbidden":
         return where, unknown(last, list(Neighbour.model_fields if len(first["loc"]) > 1 else Device.model_fields))
     if first["type"] == "string_pattern_mismatch" and last in _WRITE:
@@ -273,12 +259,12 @@ _WRITE = {
     **dict.fromkeys(("address", "listen", "metrics"), "HOST:PORT, such as 10.0.0.5:7447"),
     **dict.fromkeys(("ca", "certificate", "key", "out"), "the name of a file in this folder"),
     "name": "a name with a-z, 0-9 and -",
-    "deployment": "what the operator's file says: 16 digits of 0-9 and a-f",
+    "deployment": "the 16 digits (0-9 and a-f) in the operator's file",
 }
 
 
 def load(path: Path) -> Device:
-    """The device that a device.toml describes, or that of a folder with one in it."""
+    """The device in a device.toml, which may be given by its folder."""
     path = file_of(path)
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -286,28 +272,24 @@ def load(path: Path) -> Device:
         raise InputError(f"there is no file {path}; drdsgd network init makes one for every device") from None
     except ValueError as error:
         raise InputError(f"{path} is not TOML: {one_line(error)}") from None
-    try:
-        return Device(**fields)
-    except ValidationError as error:
-        where, said = _first(error)
-        raise InputError(f"{path}: {where}: {said}") from None
+    return _device(fields, lambda where: f"{path}: {where}")
 
 
 def file_of(path: Path) -> Path:
-    """The device.toml that a path means: itself, or the one in a folder."""
+    """The path of a device.toml, which may be given by its folder."""
     return path / FILE if path.is_dir() else path
 
 
 def devices(folder: Path) -> list[Path]:
-    """The device.toml files of a deployment, by the devices' numbers."""
+    """The device.toml files of a deployment, in the order of the devices' numbers."""
     found = [path for path in folder.glob(f"*/{FILE}") if path.is_file()]
     if not found:
-        raise InputError(f"{folder} is no deployment: no folder in it has a {FILE}; make one with drdsgd network init")
+        raise InputError(f"{folder} is not a deployment: it has no */{FILE}; make one with drdsgd network init")
     return sorted(found, key=lambda path: load(path).number)
 
 
 def experiment_of(device: Device, folder: Path, threads: int | None = None) -> Experiment:
-    """The experiment that a device takes part in; files that it names lie in the device's folder."""
+    """A device's experiment; the files that it names are in the device's folder."""
     fields = dict(device.experiment)
     for name, known in (("dataset", DATASETS), ("graph", GRAPHS), ("data_dir", ())):
         value = fields.get(name)

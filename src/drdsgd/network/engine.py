@@ -1,7 +1,7 @@
 """One device in this process, its neighbours elsewhere: gossip is an exchange of messages over `network.links`.
 
-A neighbour whose numbers do not come leaves its weight to the device itself for that exchange, so every device always
-takes a weighted mean. Nobody sees all devices: what can be known of the others is what they sent.
+If a neighbour's numbers do not come, the device adds that neighbour's weight to its own for this exchange, so it always
+takes a weighted mean. Nobody sees all devices: a device knows of others only what they sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["NetworkEngine", "NetworkMix", "OneDevice"]
 
 
 class Row(NamedTuple):
-    """A device's row of W: its own weight and its neighbours', and how often it is applied in a round."""
+    """A device's row of W: its own weight, its neighbours', and how often W is applied in a round."""
 
     own: float
     others: dict[int, float]
@@ -34,15 +34,15 @@ class Row(NamedTuple):
 
 
 class NetworkMix:
-    """Round t's gossip, as one device takes part in it: `mix(x [1, ...])` is its row of W_t x."""
+    """One device's part in round t's gossip: `mix(x [1, ...])` is its row of W_t x."""
 
     def __init__(self, row: Row, t: int, links: Links, device: torch.device) -> None:
         self.t, self.repeats = t, row.repeats
         self.floats_sent, self.exchange_seconds = 0, 0.0
-        # changed in place: who asks before an exchange sees what came of it
+        # changed in place, so that a reference taken before an exchange shows its result
         self.isolated = torch.tensor([not row.others], device=device)
         self.disagreement = 0.0
-        """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models in which anybody was heard"""
+        """`sum_j W_ij |x_i - x_j|^2` in the last exchange of models with at least one neighbour"""
         self._row, self._links, self._call = row, links, 0
         self._before = links.bytes_sent
 
@@ -60,7 +60,7 @@ class NetworkMix:
                     for j, other in others.items()
                 )
             mixed.mul_(self._own_weight(others))
-            for j, other in others.items():  # each in its own memory, as it came
+            for j, other in others.items():  # added one by one, without a copy of all
                 mixed.add_(other, alpha=self._row.others[j])
         return mixed
 
@@ -73,18 +73,17 @@ class NetworkMix:
         return x
 
     def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
-        # an exchange of copies must lose no message, and this engine's may: who asks for it made a mistake
         raise InputError(
-            "compressed messages over a network: one that is lost would spoil the copies that neighbours have of each "
+            "compressed messages over a network: a lost message would spoil the copies that neighbours keep of each "
             "other's models for good; use --compression none"
         )
 
     def _own_weight(self, heard: Mapping[int, Tensor]) -> float:
-        """Its own, with those of neighbours that were not heard."""
+        """Its own weight, with those of the neighbours that were not heard."""
         return self._row.own + sum(weight for j, weight in self._row.others.items() if j not in heard)
 
     def _exchange(self, x: Tensor) -> Mapping[int, Tensor]:
-        """What has come from neighbours, as they get x."""
+        """Send x to the neighbours; the numbers of those that were heard."""
         if not self._row.others:
             return {}
         before, begun = self._links.bytes_sent, time.perf_counter()
@@ -97,7 +96,7 @@ class NetworkMix:
 
 
 class NetworkEngine:
-    """Hosts one device."""
+    """Hosts the device `number`."""
 
     def __init__(self, mixing: Mixing, number: int, links: Links, device: torch.device) -> None:
         self.K, self.rows = mixing.K, torch.tensor([number], device=device)
@@ -106,7 +105,7 @@ class NetworkEngine:
         self._static = self._row(mixing.at(0)) if mixing.static else None
 
     def stride(self, rounds: int) -> int:
-        """The most rounds from one exchange with a neighbour to the next, in so many rounds."""
+        """The longest way from one exchange with a neighbour to the next, within the first `rounds` rounds."""
         if self._static is not None:
             return 1
         met: dict[int, list[int]] = {}
@@ -116,13 +115,11 @@ class NetworkEngine:
         return max([1, *(later - sooner for some in met.values() for sooner, later in pairwise([*some, rounds]))])
 
     def mix(self, t: int) -> NetworkMix:
-        before, self.last = (
-            self.last,
-            NetworkMix(self._static or self._row(self._mixing.at(t)), t, self._links, self._device),
-        )
-        if before is not None:
-            self.last.disagreement = before.disagreement
-        return self.last
+        mix = NetworkMix(self._static or self._row(self._mixing.at(t)), t, self._links, self._device)
+        if self.last is not None:
+            mix.disagreement = self.last.disagreement
+        self.last = mix
+        return mix
 
     def _row(self, W: csr_array) -> Row:
         row = W[[self._number]].tocoo()
@@ -132,12 +129,17 @@ class NetworkEngine:
 
 
 class OneDevice(SingleProcess):
-    """The process of one device: of all that there is to know it knows its own, as one that hosts all does."""
+    """The process of one device: what it can gather from all devices is its own part."""
 
     def __init__(self, number: int, links: Links) -> None:
         super().__init__(1)
         self.rows, self._number, self._links = torch.tensor([number]), number, links
         self.made: NetworkEngine | None = None
+
+    @property
+    def disagreement(self) -> float:
+        """How far the neighbours' models were in the last exchange, see `NetworkMix`; 0 before the first."""
+        return self.made.last.disagreement if self.made is not None and self.made.last is not None else 0.0
 
     def engine(self, mixing: Mixing, dtype: torch.dtype, device: torch.device, each: Each) -> NetworkEngine:
         self.made = NetworkEngine(mixing, self._number, self._links, device)

@@ -1,8 +1,8 @@
-"""The records of a network's devices as one run's folder, which the report and all else can read.
+"""The records of a network's devices as the folder of one run, for the report and all other readers.
 
-Nobody on a network sees the mean of all models, so `consensus` is what devices have: their own models, as `local`. The
-consensus distance is what devices could see of it, `sum_j W_ij |x_i - x_j|^2` between the models that they exchanged. A
-device that was away in a round counts as it was last seen.
+Nobody on a network sees the mean of all models, so `consensus` is the same as `local`: the devices' own models. The
+consensus distance is the part of it that devices can see, `sum_j W_ij |x_i - x_j|^2` over the models that they
+exchanged. A device that was away in a round counts with its last record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["About", "is_deployment", "join", "read_about"]
 
 @dataclass(frozen=True)
 class About:
-    """What a device says of itself in its device.json."""
+    """The content of a device.json."""
 
     deployment: str
     number: int
@@ -38,25 +38,22 @@ class About:
 
 
 def read_about(path: Path) -> About:
-    """A device.json."""
+    """The device.json at `path`."""
     try:
         return TypeAdapter(About).validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise InputError(f"there is no {path}; bring the device's whole folder run/ here") from None
+        raise InputError(f"there is no {path}; copy the device's whole folder run/ here") from None
     except ValidationError as error:
         raise InputError(f"{path} is corrupt: {error.errors()[0]['msg']}; remove the folder to begin again") from None
 
 
 def is_deployment(path: Path) -> bool:
-    """Whether a folder is that of a deployment."""
+    """Whether a path is the folder of a deployment."""
     return path.is_dir() and any(path.glob(f"*/{deployment.FILE}"))
 
 
 def join(folder: Path) -> Path:
-    """Write the run that a deployment's devices have made together to `folder`/joined, and say where that is.
-
-    What of devices' folders is not there is left out, as long as one of each device's records is.
-    """
+    """Write the records of a deployment's devices as one run to `folder`/joined; returns that path."""
     found: dict[int, tuple[Folder, About]] = {}
     paths = deployment.devices(folder)
     for path in paths:
@@ -64,21 +61,21 @@ def join(folder: Path) -> Path:
         record = Folder(path.parent / device.out)
         if not record.config.exists():
             raise InputError(
-                f"{device.name} has not run: there is no {record.config}; start it, or bring config.toml, device.json, "
+                f"{device.name} has not run: there is no {record.config}; start it, or copy config.toml, device.json, "
                 f"metrics.jsonl and summary.json of its folder {device.out} here"
             )
         here = read_about(record.path / "device.json")
         if (here.deployment, here.number, here.name) != (device.deployment, device.number, device.name):
             raise InputError(
                 f"{record.path} has the record of {here.name}, number {here.number} of deployment {here.deployment}, "
-                f"not of {device.name}, number {device.number} of {device.deployment}: bring its own"
+                f"not of {device.name}, number {device.number} of {device.deployment}: copy its own"
             )
         found[device.number] = record, here
-    # not from its config.toml, which may have been written on another host: a graph's file lies beside device.toml
+    # not from config.toml, which may have been written on another host: the graph's file is beside device.toml
     first = deployment.experiment_of(deployment.load(paths[0]), paths[0].parent.resolve(), threads=1)
     if sorted(found) != list(range(first.devices)):
         lost = min({*range(first.devices)} - {*found})
-        raise InputError(f"{folder} has no record of device {lost}; bring its folder here")
+        raise InputError(f"{folder} has no record of device {lost}; copy its folder here")
     graph = make_graph(first)
     positions = layout(graph)
     target = Folder(folder / deployment.JOINED)
@@ -93,7 +90,7 @@ def join(folder: Path) -> Path:
     )
     joined = _joined([records.read_metrics(found[i][0].metrics) for i in range(first.devices)])
     if not joined:
-        raise InputError(f"no device of {folder} has been evaluated yet; wait a little")
+        raise InputError(f"no round of all devices of {folder} has been evaluated yet; wait a little")
     target.path.mkdir(exist_ok=True)
     target.start(first, network)
     target.metrics.unlink(missing_ok=True)
@@ -109,13 +106,12 @@ def join(folder: Path) -> Path:
 
 
 def _joined(devices: Sequence[Sequence[Metrics]]) -> list[Metrics]:
-    """One line per round that any device has evaluated, once all have been seen."""
+    """One line per round that any device has evaluated, from when all have a line."""
     lines = []
     for t in sorted({m.round for one in devices for m in one}):
-        last = [[m for m in one if m.round <= t] for one in devices]
-        if not all(last):
-            continue
-        lines.append(_together(t, [some[-1] for some in last]))
+        so_far = [[m for m in one if m.round <= t] for one in devices]
+        if all(so_far):
+            lines.append(_together(t, [some[-1] for some in so_far]))
     return lines
 
 

@@ -1,14 +1,13 @@
-"""What goes over a link, and the checks on what comes: nothing of a message is believed.
+"""The messages on a link, and the checks on those that come in: no part of a message is trusted.
 
-A message is a header of 32 bytes and a payload. The header says which version of the format it has, what kind of
-message it is, who sends it, which round and which exchange within the round it belongs to, the type of its numbers
-and how many there are:
+A message is a header of 32 bytes and a payload. The header has the version of the format, the kind of message, the
+sender, the round and the exchange (`call`) within it, and the type and count of the numbers in the payload:
 
-    HELLO   I am at this round of this run, of which 32 bytes are the same for all who run it, and this is my process,
-            which has 8 random bytes; call 1: I know you
+    HELLO   I am at this round. The payload is the digest of the run (32 bytes, equal on all devices) and the identity
+            of my process (8 random bytes). call 1: I know you.
     DATA    my numbers
     YES     I have your numbers, and use them if you have mine
-    NO      I do not have them, and have ceased to wait
+    NO      I do not have your numbers, and no longer wait for them
 
     magic 4 | version 1 | kind 1 | type 1 | zero 1 | sender 4 | round 8 | call 4 | numbers 8      in network byte order
 """
@@ -32,7 +31,7 @@ HEADER_BYTES, KIND_AT = _FORMAT.size, 5
 DIGEST_BYTES, START_BYTES = 32, 8
 _TYPES = {torch.float32: 1, torch.float64: 2}
 with warnings.catch_warnings():
-    # torch warns, once, of memory that is read-only
+    # torch warns once about read-only memory
     warnings.simplefilter("ignore")
     torch.frombuffer(b"\0", dtype=torch.uint8)
 
@@ -47,15 +46,15 @@ class Kind(IntEnum):
 
 
 class Refused(ValueError):
-    """A message that is not what it should be; says in a few words why."""
+    """A message that is not as it should be; its text is the reason, in a few words."""
 
 
 class Unlike(Refused):
-    """A message of one that runs another version, or with other numbers: an honest mistake, perhaps."""
+    """A message in another version, or with another type of numbers: perhaps an honest mistake."""
 
 
 class Header(NamedTuple):
-    """What a message says of itself."""
+    """The header of a message."""
 
     kind: Kind
     sender: int
@@ -75,9 +74,9 @@ def pack(header: Header, dtype: torch.dtype) -> bytes:
 
 
 def unpack(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int) -> Header:
-    """The header in `data` of a message with a payload of so many bytes, which should come from `sender`.
+    """The header in `data`, of a message with `length` bytes of payload and at most `most` numbers from `sender`.
 
-    It may have at most so many numbers. A `Refused` says what is wrong with it.
+    Raises `Refused` if anything is wrong with it.
 
     >>> sent = pack(Header(Kind.DATA, sender=3, round=7, numbers=2), torch.float32)
     >>> unpack(sent, 8, sender=3, dtype=torch.float32, most=10).round
@@ -105,15 +104,15 @@ def unpack(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int)
 
 
 def values(payload: bytes, dtype: torch.dtype) -> Tensor:
-    """The numbers in a payload; a `Refused` if one of them is not finite, or its square is not.
+    """The numbers in a payload; raises `Refused` if a number or its square is not finite.
 
     >>> values(torch.tensor([1.0, 2.0]).numpy().tobytes(), torch.float32)
     tensor([1., 2.])
     """
     if not payload or len(payload) % dtype.itemsize:
         raise Refused("wrong length")
-    found = torch.frombuffer(payload, dtype=dtype)  # which nobody writes to
-    least, most = map(float, found.aminmax())  # either is no number if any is none; nothing is allocated
+    found = torch.frombuffer(payload, dtype=dtype)  # read-only: nobody writes to it
+    least, most = map(float, found.aminmax())  # both are NaN if any number is; allocates nothing
     if not (math.isfinite(least) and math.isfinite(most)):
         raise Refused("not finite")
     if max(-least, most) > math.sqrt(torch.finfo(dtype).max):

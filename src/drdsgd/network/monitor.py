@@ -1,179 +1,123 @@
-"""What one can see of a device: its log, its status, its metrics for Prometheus.
+"""What can be seen of a device: its log, its status, its metrics for Prometheus.
 
-run/log.jsonl     one line of JSON per event, appended
-run/status.json   where it is now, for `drdsgd network status`
+run/log.jsonl       one line of JSON per event, appended
+run/status.json     the current state, for `drdsgd network status`
 http://.../metrics  the same for Prometheus, on this host only unless device.toml says otherwise
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import sys
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from drdsgd.errors import InputError
 from drdsgd.files import write_text
 from drdsgd.network.deployment import Device
-from drdsgd.network.links import Links, Log
+from drdsgd.network.links import Links
 from drdsgd.training.loop import Progress
 from drdsgd.training.metrics import Metrics
 
-__all__ = ["CarrierLines", "Journal", "Status", "carrier_log", "serve"]
+__all__ = ["Journal", "Status", "serve"]
 
-# Lines in a second, on average and at once, of a device's own events, and apart from them of strangers' attempts; the
-# longest value, and the size at which a log is set aside for a new one: who knocks for ever must not fill the disk.
+# Somebody who knocks for ever must neither fill the disk nor crowd out other events: lines per second on average and at
+# once, for strangers' attempts and for all other events separately; the longest value; the largest file, in bytes.
 RATE, BURST, LONGEST, LARGEST = 5.0, 100.0, 200, 10_000_000
 OF_STRANGERS = ("connection refused", "write refused", "stranger may do nothing", "carrier")
 STATUS_EVERY = 1.0
 
 
-class _Budget:
-    """So many lines, and more as time goes by."""
+class _RateLimit(logging.Filter):
+    """A token bucket, for strangers' attempts or for all other events."""
 
-    def __init__(self, now: float) -> None:
-        self._left, self._then, self._left_out = BURST, now, 0
+    def __init__(self, of_strangers: bool) -> None:
+        super().__init__()
+        self._of_strangers, self._lock = of_strangers, threading.Lock()
+        self._left, self._then, self._left_out = BURST, time.monotonic(), 0
 
-    def spent(self, now: float) -> int | None:
-        """Whether there is a line left: how many before it there was none for; None if there is none."""
-        self._left = min(BURST, self._left + RATE * (now - self._then))
-        self._then = now
-        if self._left < 1:
-            self._left_out += 1
-            return None
-        self._left -= 1
-        left_out, self._left_out = self._left_out, 0
-        return left_out
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether there is room for the line, which then tells how many were left out before it."""
+        if (record.msg in OF_STRANGERS) != self._of_strangers:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            self._left = min(BURST, self._left + RATE * (now - self._then))
+            self._then = now
+            if self._left < 1:
+                self._left_out += 1
+                return False
+            self._left -= 1
+            if self._left_out:
+                record.__dict__["about"]["lines_left_out_before"] = self._left_out
+                self._left_out = 0
+            return True
 
 
-class Journal:
-    """A log of JSON lines, in a file and, if asked for, also on a stream."""
+class _JsonLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of an event."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        about = {name: it[:LONGEST] if isinstance(it, str) else it for name, it in record.__dict__["about"].items()}
+        return json.dumps({"time": when, "device": record.name, "event": record.msg} | about)
+
+
+class _Forgiving(logging.Handler):
+    """A full disk or a closed stream must not end the run: the device continues without its log."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Ignore it."""
+
+
+class _File(_Forgiving, RotatingFileHandler): ...
+
+
+class _Stream(_Forgiving, logging.StreamHandler[TextIO]): ...
+
+
+class Journal(logging.Logger):
+    """A device's log, as JSON lines in a file and, if given, on a stream.
+
+    It belongs to no hierarchy of loggers: several devices in one process share nothing, and nothing reaches the root.
+    """
 
     def __init__(self, path: Path, device: str, stream: TextIO | None = None) -> None:
+        super().__init__(device)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._file = path, path.open("a", encoding="utf-8")
-        self._device, self._stream, self._lock = device, stream, threading.Lock()
-        now = time.monotonic()
-        self._budgets = {strange: _Budget(now) for strange in (False, True)}
+        self.addHandler(_File(path, maxBytes=LARGEST, backupCount=1, encoding="utf-8"))
+        if stream is not None:
+            self.addHandler(_Stream(stream))
+        for handler in self.handlers:
+            handler.setFormatter(_JsonLine())
+        for of_strangers in (False, True):
+            self.addFilter(_RateLimit(of_strangers))
 
     def __call__(self, event: str, /, **about: Any) -> None:
-        with self._lock:
-            left_out = self._budgets[event in OF_STRANGERS].spent(time.monotonic())
-            if left_out is None or self._file.closed:
-                return
-            about = {name: value[:LONGEST] if isinstance(value, str) else value for name, value in about.items()}
-            if left_out:
-                about["lines_left_out_before"] = left_out
-            line = json.dumps(
-                {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "device": self._device, "event": event}
-                | about
-            )
-            with suppress(OSError):  # a full disk must not end what is told of: a device goes on without its log
-                if self._file.tell() > LARGEST:
-                    self._file.close()
-                    self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-                    self._file = self._path.open("a", encoding="utf-8")
-                print(line, file=self._file, flush=True)
-            with suppress(OSError, ValueError):  # nobody reads it any more
-                if self._stream is not None:
-                    print(line, file=self._stream, flush=True)
+        """Write a line."""
+        self.info(event, extra={"about": about})
 
     def close(self) -> None:
         """Write no more."""
-        with self._lock, suppress(OSError):
-            self._file.close()
+        self.disabled = True
+        for handler in self.handlers:
+            with suppress(OSError):
+                handler.close()
 
 
-# so much of zenoh's own log as tells of those who were kept out
-CARRIER_LEVELS = "error,zenoh_link_tls=warn,zenoh::net::routing::interceptor::access_control=trace"
-_LINE = re.compile(r"^\S+\s+([A-Z]+)\s+(?:\S+ )?(ThreadId\(\d+\)) (zenoh[\w:]*): +(.*)$")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_DENIED = re.compile(r"(\S+) (?:on .*CertCommonName\((.*?)\).* )?is unauthorized to (\w+) \(ingress\) on (\S+)")
-
-
-class CarrierLines:
-    """What zenoh's own log means for a device's.
-
-    Zenoh says of a denied message what it also says when it works out, for a key that it hears of, what each neighbour
-    may do with it: then it speaks of `Reply` before it speaks of `Put`.
-
-    >>> line = "2026-01-01T00:00:00Z {} ThreadId(10) zenoh::net::routing::interceptor::access_control: {}"
-    >>> denied = "1f on Interface(lo)+CertCommonName(b)+1f is unauthorized to {} (ingress) on net/*/a/message"
-    >>> lines = CarrierLines()
-    >>> lines.meaning(line.format("TRACE  rx-0", denied.format("Put")))
-    ('write refused', {'name': 'b', 'key': 'net/*/a/message'})
-    >>> [lines.meaning(line.format("TRACE  rx-0", denied.format(what))) for what in ("Reply", "Put")]
-    [None, None]
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[str, tuple[str, str]] = {}
-
-    def meaning(self, line: str) -> tuple[str, dict[str, str]] | None:
-        """The event that a line tells of, and what is to be said of it; most tell of none."""
-        if " is authorized to " in line:  # one for every message
-            return None
-        found = _LINE.match(_COLOUR.sub("", line.strip()))
-        if not found:
-            return None
-        level, thread, module, said = found.groups()
-        if denied := _DENIED.search(said):
-            zid, name, what, key = denied.groups()
-            before, self._before[thread] = self._before.get(thread), (what, key)
-            if what == "Put" and before != ("Reply", key):
-                return "write refused", {"name": name or zid, "key": key}
-            return None
-        if level not in ("ERROR", "WARN"):
-            return None
-        said = said.removesuffix(" Hint: increase the system open file limit.")  # it says so of everything
-        return ("connection refused" if module.startswith("zenoh_link") else "carrier"), {"why": said}
-
-
-@contextmanager
-def carrier_log(log: Log) -> Iterator[None]:
-    """Within it, what zenoh writes to the standard output comes into the log instead."""
-    import zenoh
-
-    sys.stdout.flush()
-    kept = os.dup(1)
-    reading, writing = os.pipe()
-    os.dup2(writing, 1)
-    os.close(writing)
-    # what Python prints goes where it went before
-    before, sys.stdout = sys.stdout, os.fdopen(os.dup(kept), "w", buffering=1)
-
-    def drain() -> None:
-        meaning = CarrierLines().meaning
-        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if (found := meaning(line)) is not None:
-                    log(found[0], **found[1])
-
-    thread = threading.Thread(target=drain, daemon=True)
-    thread.start()
-    try:
-        zenoh.init_log_from_env_or(CARRIER_LEVELS)
-        yield
-    finally:
-        sys.stdout.close()
-        sys.stdout = before
-        os.dup2(kept, 1)  # the pipe's last end: the thread comes to the end of what there was
-        os.close(kept)
-        thread.join(timeout=5)
-
-
-@dataclass
-class Status:
-    """Where a device is."""
+@dataclass(eq=False)  # a registry keeps collectors by identity
+class Status(Collector):
+    """The current state of a device."""
 
     device: Device
     rounds: int
@@ -187,25 +131,24 @@ class Status:
     _written: float = 0.0
 
     def write(self, now: bool = False) -> None:
-        """Write status.json, about once a second, or now."""
+        """Write status.json, at most once a second unless `now`."""
         if now or time.monotonic() - self._written > STATUS_EVERY:
             write_text(self.path, json.dumps(self.to_json(), indent=1))
             self._written = time.monotonic()
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        accuracy = self.metrics.local.average if self.metrics else None
         return {
             "time": time.time(),
             "name": self.device.name,
             "state": self.state,
             "round": self.round,
             "rounds": self.rounds,
-            "accuracy": accuracy,
+            "accuracy": self.metrics.local.average if self.metrics else None,
             "certificate_expires": self.expires.timestamp(),
             "neighbours": {
                 box.name: {
-                    "connected": box.alive and box.introduced and not box.cut,
+                    "connected": box.reachable,
                     "cut_off": box.cut,
                     "round": box.round if box.round >= 0 else None,
                     "lag": self.round - box.round if box.round >= 0 else None,
@@ -216,70 +159,50 @@ class Status:
             },
         }
 
-    def to_prometheus(self) -> str:
-        """In the text format that Prometheus reads."""
-        lines: list[str] = []
-
-        def put(name: str, kind: str, what: str, values: list[tuple[str, float]]) -> None:
-            lines.extend([f"# HELP drdsgd_{name} {what}", f"# TYPE drdsgd_{name} {kind}"])
-            lines.extend(f"drdsgd_{name}{labels} {value!r}" for labels, value in values)
-
-        boxes = list(self.links.boxes.values())
-        label = [f'{{neighbour="{box.name}"}}' for box in boxes]
-        put("round", "gauge", "Rounds done.", [("", self.round)])
-        put("rounds", "gauge", "Rounds of the experiment.", [("", self.rounds)])
-        put("certificate_expires_timestamp_seconds", "gauge", "When the certificate expires.",
-            [("", self.expires.timestamp())])  # fmt: skip
-        if self.metrics is not None:
-            put("accuracy_percent", "gauge", "Of the device's model on its own test data.",
-                [("", self.metrics.local.average)])  # fmt: skip
-            put("train_loss", "gauge", "Of the last mini-batch.", [("", self.metrics.train_loss)])
-            put("weight", "gauge", "Of the last gradient.", [("", self.metrics.weights[0])])
-        if self.progress is not None:
-            put("bytes_sent_total", "counter", "To neighbours.", [("", self.progress.bytes_sent)])
-            put("round_seconds_total", "counter", "In rounds.", [("", self.progress.seconds)])
-            put("exchange_seconds_total", "counter", "In exchanges with neighbours, waiting included.",
-                [("", self.progress.exchange_seconds)])  # fmt: skip
-        put("neighbour_connected", "gauge", "Whether it is there.",
-            [(a, int(box.alive and box.introduced and not box.cut))
-             for a, box in zip(label, boxes, strict=True)])  # fmt: skip
-        put("neighbour_cut_off", "gauge", "Whether it sent too many bad messages.",
-            [(a, int(box.cut)) for a, box in zip(label, boxes, strict=True)])  # fmt: skip
-        put("neighbour_round", "gauge", "The newest round that is known of it.",
-            [(a, box.round) for a, box in zip(label, boxes, strict=True)])  # fmt: skip
-        put("neighbour_missed_total", "counter", "Exchanges in which the link did not count.",
-            [(a, box.missed) for a, box in zip(label, boxes, strict=True)])  # fmt: skip
-        put("messages_dropped_total", "counter", "Messages that were not used.", [
-            (f'{{neighbour="{box.name}",reason="{why}"}}', n) for box in boxes for why, n in sorted(box.dropped.items())
-        ])  # fmt: skip
-        return "\n".join(lines) + "\n"
+    def collect(self) -> Iterator[Metric]:
+        """The metrics for Prometheus."""
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        yield gauge("drdsgd_round", "Rounds done.", self.round)
+        yield gauge("drdsgd_rounds", "Rounds of the experiment.", self.rounds)
+        yield gauge(
+            "drdsgd_certificate_expires_timestamp_seconds", "When the certificate expires.", self.expires.timestamp()
+        )
+        if (metrics := self.metrics) is not None:
+            yield gauge("drdsgd_accuracy_percent", "Accuracy on the device's own test data.", metrics.local.average)
+            yield gauge("drdsgd_train_loss", "Loss of the last mini-batch.", metrics.train_loss)
+            yield gauge("drdsgd_weight", "Weight of the last gradient.", metrics.weights[0])
+        if (progress := self.progress) is not None:
+            yield counter("drdsgd_bytes_sent_total", "Bytes sent to neighbours.", progress.bytes_sent)
+            yield counter("drdsgd_round_seconds_total", "Time in rounds.", progress.seconds)
+            yield counter(
+                "drdsgd_exchange_seconds_total", "Time in exchanges, waiting included.", progress.exchange_seconds
+            )
+        by = ["neighbour"]
+        connected = gauge("drdsgd_neighbour_connected", "Whether the neighbour is connected.", labels=by)
+        cut_off = gauge("drdsgd_neighbour_cut_off", "Whether it sent too many bad messages.", labels=by)
+        newest = gauge("drdsgd_neighbour_round", "Its newest known round.", labels=by)
+        missed = counter("drdsgd_neighbour_missed_total", "Exchanges in which the link did not count.", labels=by)
+        dropped = counter("drdsgd_messages_dropped_total", "Messages that were not used.", labels=[*by, "reason"])
+        for box in self.links.boxes.values():
+            connected.add_metric([box.name], box.reachable)
+            cut_off.add_metric([box.name], box.cut)
+            newest.add_metric([box.name], box.round)
+            missed.add_metric([box.name], box.missed)
+            for why, count in sorted(box.dropped.items()):
+                dropped.add_metric([box.name, why], count)
+        yield from (connected, cut_off, newest, missed, dropped)
 
 
 @contextmanager
-def serve(address: str, text: Callable[[], str]) -> Iterator[None]:
-    """Within it, `http://address/metrics` is what `text` says."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = self.path == "/metrics"
-            body = (text() if found else "see /metrics\n").encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Keep silent."""
-
+def serve(address: str, collector: Collector) -> Iterator[None]:
+    """While the block runs, serve the collector's metrics at `http://address/metrics`."""
+    registry = CollectorRegistry()  # the default one would add metrics of the process, and is shared
+    registry.register(collector)
     host, _, port = address.rpartition(":")
     try:
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
-    except (OSError, OverflowError) as error:
+        server, thread = start_http_server(int(port), host, registry)
+    except OSError as error:
         raise InputError(f"metrics at {address}: {error}; change `metrics` in device.toml, or leave it out") from error
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
-    thread.start()
     try:
         yield
     finally:

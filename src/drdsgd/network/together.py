@@ -1,4 +1,4 @@
-"""All devices of a deployment on this machine, each a process: for trying it out."""
+"""All devices of a deployment on this machine, a process each: for trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 
 def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: None) -> None:
-    """Start every device's process and wait for all; `watch` sees the rounds of all devices together."""
+    """Start a process per device and wait for all; `watch` gets the sum of all devices' rounds, and a note."""
     paths = deployment.devices(folder)
     found = [deployment.load(path) for path in paths]
     for path, device in zip(paths, found, strict=True):
@@ -28,20 +28,18 @@ def run(folder: Path, watch: Callable[[float, str], None] = lambda done, note: N
     with stop_requests() as asked:
         try:
             for path, output in zip(paths, outputs, strict=True):
+                command = [sys.executable, "-P", "-m", "drdsgd", "node", str(path), "--threads", "1"]
                 with output.open("w") as file:
+                    # in sessions of their own: Ctrl-C reaches only this process, which terminates the others
                     processes.append(
                         subprocess.Popen(
-                            [sys.executable, "-P", "-m", "drdsgd", "node", str(path), "--threads", "1"],
-                            stdin=subprocess.DEVNULL,
-                            stdout=file,
-                            stderr=subprocess.STDOUT,
-                            # a Ctrl-C is for this process, which tells the others
+                            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                             start_new_session=True,
                         )
-                    )
+                    )  # fmt: skip
             told = False
             while any(process.poll() is None for process in processes):
-                # where one is refused the others would go on without it
+                # if one refuses to start, the others would continue without it
                 if (asked() or any(process.returncode == 2 for process in processes)) and not told:
                     told = True
                     for process in processes:

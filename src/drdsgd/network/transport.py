@@ -1,8 +1,8 @@
 """How messages travel: zenoh between peers, over mutual TLS, to and from neighbours only.
 
-A device's messages to a neighbour have a key of their own, `deployment/sender/receiver/...`. Access is denied to all
-but the neighbours, by the name in their certificate, and each may write only the keys that begin with its own name and
-go on with this device's. Nobody is looked for: addresses are given.
+The messages from one device to another have their own key, `deployment/sender/receiver/...`. Only neighbours have
+access, by the name in their certificate, and each may write only the key from itself to this device. Devices do not
+search for each other: the addresses are given.
 """
 
 from __future__ import annotations
@@ -11,104 +11,91 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import zenoh
 
 from drdsgd.errors import InputError, one_line
-from drdsgd.network.deployment import Device
+from drdsgd.network.deployment import Device, Neighbour
 from drdsgd.network.links import Links, Log
 from drdsgd.network.messages import HEADER_BYTES
 
 __all__ = ["Transport", "configuration", "why_silent"]
 
-# what zenoh needs of a message for itself
+# what zenoh adds to a message
 MARGIN_BYTES = 4096
-# messages of a neighbour that have come and wait to be looked at; of more the oldest are lost
-LOOKED_AT_LATER = 16
+# the most messages of a neighbour that wait to be read; the oldest are lost first
+UNREAD = 16
 
 
 class Transport:
-    """The connections of a device. `send` can be called at once; `attach` says where what comes is to go."""
+    """The connections of a device; `send` works at once, and messages come in after `attach`."""
 
     def __init__(self, device: Device, folder: Path, most_bytes: int, log: Log) -> None:
         self._log, self._names = log, {n.name for n in device.neighbours}
         try:
-            self._session: Any = zenoh.open(
-                zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
-            )
+            config = zenoh.Config.from_json5(json.dumps(configuration(device, folder, most_bytes)))
+            self._session: Any = zenoh.open(config)
         except zenoh.ZError as error:
-            said = re.sub(r"\s+at /\S+", "", one_line(error))  # without the places in zenoh's source
+            said = re.sub(r"\s+at /\S+", "", one_line(error))  # without the file names of zenoh's source
             raise InputError(
                 f"{device.name} can't listen at {device.listen or device.address}: {said}; "
                 "is the address this host's, and free?"
             ) from error
-        prefix = device.deployment
+        self._device, self._prefix, block = device, device.deployment, zenoh.CongestionControl.BLOCK
         self._publishers = {
             n.number: self._session.declare_publisher(
-                f"{prefix}/{device.name}/{n.name}/message",
-                congestion_control=zenoh.CongestionControl.BLOCK,
-                express=True,
+                f"{self._prefix}/{device.name}/{n.name}/message", congestion_control=block, express=True
             )
             for n in device.neighbours
         }
         self._listener = self._session.info.declare_link_events_listener(self._connection, history=True)
-        self._device, self._prefix, self._subscribers = device, prefix, list[Any]()
-        self._readers = list[threading.Thread]()
+        self._subscribers, self._readers = list[Any](), list[threading.Thread]()
 
     def send(self, j: int, header: bytes, payload: bytes | bytearray) -> None:
-        """Send to the neighbour j; what can't be sent is lost."""
+        """Send to the neighbour j; a message that cannot be sent is lost."""
         with suppress(zenoh.ZError):
             self._publishers[j].put(payload, attachment=header)
 
     def attach(self, links: Links) -> None:
-        """Give what comes to `links`, and let neighbours see that this device is there."""
+        """Give incoming messages to `links`, and let neighbours see that this device is there."""
         session, me = self._session, self._device.name
         for n in self._device.neighbours:
             subscriber = session.declare_subscriber(
-                f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(LOOKED_AT_LATER)
+                f"{self._prefix}/{n.name}/{me}/message", zenoh.handlers.RingChannel(UNREAD)
             )
             reader = threading.Thread(target=_read, args=(subscriber, links, n.number, self._log), daemon=True)
             reader.start()
             self._readers.append(reader)
             alive = session.liveliness().declare_subscriber(
-                f"{self._prefix}/{n.name}/{me}/alive", _watcher(links, n.number), history=True
+                f"{self._prefix}/{n.name}/{me}/alive", partial(_watch, links, n.number), history=True
             )
             self._subscribers += [subscriber, alive]
-        # only now, so that nothing is sent before it can be received
+        # only now: neighbours must not send before this device can receive
         self._tokens = [
             session.liveliness().declare_token(f"{self._prefix}/{me}/{n.name}/alive") for n in self._device.neighbours
         ]
 
     def close(self) -> None:
-        """End all connections."""
-        with suppress(zenoh.ZError):  # it waits for one that never answers, and says so
+        """Close all connections."""
+        with suppress(zenoh.ZError):  # raised when a neighbour does not answer
             self._session.close()
-        for reader in self._readers:  # else one could be at work while the process is taken down
+        for reader in self._readers:  # none may run while the process is taken down
             reader.join(timeout=5)
 
     def _connection(self, event: Any) -> None:
-        """Somebody with a certificate of this deployment has connected, or is gone."""
-        who = _authenticated(event.link)
-        if who in self._names:
-            return
-        if event.kind == zenoh.SampleKind.PUT:
-            self._log(
-                "stranger may do nothing", name=who, address=str(event.link.dst), why="not a neighbour's certificate"
-            )
-
-
-def _authenticated(link: Any) -> str:
-    """The name in the certificate at the other end of a link, which zenoh's binding shows only as text."""
-    found = re.search(r'auth_identifier: Some\("(.*?)"\)', str(link))
-    return found[1] if found else ""
+        """Log the connection of a device of this deployment that is not a neighbour."""
+        name = event.link.auth_identifier or ""
+        if name not in self._names and event.kind == zenoh.SampleKind.PUT:
+            address, why = str(event.link.dst), "not a neighbour's certificate"
+            self._log("stranger may do nothing", name=name, address=address, why=why)
 
 
 def why_silent(address: str, seconds: float = 2.0) -> str:
-    """What happens to one who calls an address at which nobody answers as a neighbour would.
+    """What happens when a device connects to the address of a neighbour that does not answer.
 
     >>> why_silent("127.0.0.1:1")
     'Connection refused'
@@ -116,71 +103,49 @@ def why_silent(address: str, seconds: float = 2.0) -> str:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
-            return "somebody listens there; why it is no neighbour is in its log"
+            return "something listens there; its log says why it is not a neighbour"
     except OSError as error:
         return error.strerror or one_line(error)
 
 
 def _read(subscriber: Any, links: Links, j: int, log: Log) -> None:
-    """Give what comes from the neighbour j to the links, until the session ends."""
+    """Give the messages of the neighbour j to the links, until the session ends."""
     with suppress(zenoh.ZError):
         for sample in subscriber:
             header, payload = sample.attachment, sample.payload
-            known = header is not None and len(header) == HEADER_BYTES  # before anything is copied
+            known = header is not None and len(header) == HEADER_BYTES  # checked before anything is copied
             try:
                 links.receive(j, header.to_bytes() if known else b"", payload.to_bytes, len(payload))
-            except Exception as error:  # whatever it is: a message is lost, and not all that come after it
+            except Exception as error:  # any error costs one message, not all that follow
                 log("message lost", neighbour=links.boxes[j].name, why=f"{type(error).__name__}: {one_line(error)}")
 
 
-def _watcher(links: Links, j: int) -> Callable[[zenoh.Sample], None]:
-    def watch(sample: zenoh.Sample) -> None:
-        (links.here if sample.kind == zenoh.SampleKind.PUT else links.gone)(j)
-
-    return watch
+def _watch(links: Links, j: int, sample: zenoh.Sample) -> None:
+    """The neighbour j has come or gone."""
+    (links.here if sample.kind == zenoh.SampleKind.PUT else links.gone)(j)
 
 
 def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, Any]:
-    """What zenoh is told: where to listen, whom to call, whom to believe, how large a message may be."""
-    prefix, me = device.deployment, device.name
-    rules: list[dict[str, Any]] = []
-    for n in device.neighbours:
-        incoming, outgoing = f"{prefix}/{n.name}/{me}", f"{prefix}/{me}/{n.name}"
-        for sending, hearing, keys in (("ingress", "egress", incoming), ("egress", "ingress", outgoing)):
-            for flow, messages, key in (
-                (sending, ["put"], f"{keys}/message"),
-                (sending, ["liveliness_token"], f"{keys}/alive"),
-                (hearing, ["declare_subscriber"], f"{keys}/message"),
-                (hearing, ["declare_liveliness_subscriber", "liveliness_query"], f"{keys}/alive"),
-            ):
-                rules.append(
-                    {
-                        "id": f"{n.name} {len(rules)}", "permission": "allow", "flows": [flow], "messages": messages,
-                        "key_exprs": [key],
-                    }
-                )  # fmt: skip
-    private, certificate = (str(folder / name) for name in (device.key, device.certificate))
+    """zenoh's configuration: where to listen, whom to call, whom to trust, how large a message may be."""
+    rules = {n.name: _rules(device, n) for n in device.neighbours}
     lease = int(1000 * min(10.0, max(1.0, device.deadline / 2)))
     return {
         "mode": "peer",
         "listen": {"endpoints": [f"tls/{device.listen or device.address}"], "exit_on_failure": True},
         "connect": {
-            # one end of a link calls, so that there is one connection
+            # only one end of a link calls, so that there is one connection
             "endpoints": [f"tls/{n.address}" for n in device.neighbours if n.number < device.number],
             "timeout_ms": -1,
             "exit_on_failure": False,
             "retry": {"period_init_ms": 100, "period_max_ms": 4000, "period_increase_factor": 2},
         },
         "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
-        "scouting": {
-            "multicast": {"enabled": device.scouting},
-            "gossip": {"enabled": device.scouting},
-        },
+        "scouting": {way: {"enabled": device.scouting} for way in ("multicast", "gossip")},
         "transport": {
             "unicast": {
                 "open_timeout": max(2000, lease),
                 "accept_timeout": max(2000, lease),
-                # each may have messages half received
+                # each may hold partly received messages
                 "max_sessions": 2 * len(device.neighbours) + 16,
                 "qos": {"enabled": False},
             },
@@ -193,10 +158,8 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
                     "enable_mtls": True,
                     "verify_name_on_connect": True,
                     "close_link_on_expiration": True,
-                    "listen_private_key": private,
-                    "listen_certificate": certificate,
-                    "connect_private_key": private,
-                    "connect_certificate": certificate,
+                    **{f"{end}_private_key": str(folder / device.key) for end in ("listen", "connect")},
+                    **{f"{end}_certificate": str(folder / device.certificate) for end in ("listen", "connect")},
                 },
             },
             "shared_memory": {"enabled": False},
@@ -204,12 +167,28 @@ def configuration(device: Device, folder: Path, most_bytes: int) -> dict[str, An
         "access_control": {
             "enabled": True,
             "default_permission": "deny",
-            "rules": rules,
-            "subjects": [{"id": n.name, "cert_common_names": [n.name]} for n in device.neighbours],
-            "policies": [
-                {"rules": [r["id"] for r in rules if r["id"].rpartition(" ")[0] == n.name], "subjects": [n.name]}
-                for n in device.neighbours
-            ],
+            "rules": [rule for some in rules.values() for rule in some],
+            "subjects": [{"id": name, "cert_common_names": [name]} for name in rules],
+            "policies": [{"rules": [rule["id"] for rule in some], "subjects": [name]} for name, some in rules.items()],
         },
         "adminspace": {"enabled": False},
     }
+
+
+def _rules(device: Device, neighbour: Neighbour) -> list[dict[str, Any]]:
+    """What a neighbour may send to this device, and hear from it."""
+    me, other = device.name, neighbour.name
+    allowed = [
+        (flow, messages, f"{device.deployment}/{way}/{end}")
+        for sending, hearing, way in (("ingress", "egress", f"{other}/{me}"), ("egress", "ingress", f"{me}/{other}"))
+        for flow, messages, end in (
+            (sending, ["put"], "message"),
+            (sending, ["liveliness_token"], "alive"),
+            (hearing, ["declare_subscriber"], "message"),
+            (hearing, ["declare_liveliness_subscriber", "liveliness_query"], "alive"),
+        )
+    ]
+    return [
+        {"id": f"{other} {i}", "permission": "allow", "flows": [flow], "messages": messages, "key_exprs": [key]}
+        for i, (flow, messages, key) in enumerate(allowed)
+    ]

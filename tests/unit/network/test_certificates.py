@@ -1,4 +1,4 @@
-"""Certificates say who a device is and where it listens; keys stay with their owner; garbage is told in a line."""
+"""A certificate has a device's name and host; keys stay with their owner; garbage is refused in one line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def key() -> ec.EllipticCurvePrivateKey:
 
 
 def hosts(what: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """All that it says of where the device listens."""
+    """The hosts in a certificate or request."""
     found = what.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(one.value) for one in found]
 
@@ -54,18 +54,18 @@ def public(key: ec.EllipticCurvePublicKey | object) -> bytes:
 
 
 def secret(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, password: bytes | None = None) -> bytes:
-    """A private key in a file's bytes."""
+    """The private key in the bytes of a file."""
     locked = serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, locked)
 
 
 def as_pem(label: str, der: bytes) -> bytes:
-    """Any bytes, dressed up as a PEM file."""
+    """Any bytes in the form of a PEM file."""
     return f"-----BEGIN {label}-----\n{base64.encodebytes(der).decode()}-----END {label}-----\n".encode()
 
 
 def changed(data: bytes, part: bytes, k: int, flip: int) -> bytes:
-    """The data with a byte changed, somewhere in that part of it."""
+    """The data with one byte changed, somewhere in that part of it."""
     found = bytearray(data)
     found[data.index(part) + k % len(part)] ^= flip
     return bytes(found)
@@ -73,7 +73,7 @@ def changed(data: bytes, part: bytes, k: int, flip: int) -> bytes:
 
 @contextmanager
 def umask(value: int) -> Iterator[None]:
-    """Within it, that is what new files are not to be."""
+    """While the block runs, the process has this umask."""
     before = os.umask(value)
     try:
         yield
@@ -189,7 +189,7 @@ def test_a_key_fits_its_own_certificate_only(tmp_path: Path, authority: Authorit
     path = tmp_path / "nowhere.key"
     message(lambda: certificates.fits(path, signed), str(path), "drdsgd network join")
     path.write_text("garbage")
-    message(lambda: certificates.fits(path, signed), str(path), "is no private key")
+    message(lambda: certificates.fits(path, signed), str(path), "is not a private key")
 
 
 def test_no_two_certificates_have_the_same_number(authority: Authority, key: ec.EllipticCurvePrivateKey) -> None:
@@ -200,7 +200,7 @@ def test_no_two_certificates_have_the_same_number(authority: Authority, key: ec.
 
 
 def test_an_authority_knows_its_own_certificates_from_anothers(key: ec.EllipticCurvePrivateKey) -> None:
-    """Even where the other has the same name."""
+    """Even if the other authority has the same name."""
     one, same, other = (make_authority(name, days=1) for name in ("one", "one", "other"))
     for authority in (one, same, other):
         signed = authority.sign("device-0", "127.0.0.1", key.public_key(), days=1)
@@ -238,16 +238,16 @@ def test_it_expires_after_so_many_days(authority: Authority, key: ec.EllipticCur
     before = datetime.now(UTC)
     signed = authority.sign("device-0", "127.0.0.1", key.public_key(), days)
     after = datetime.now(UTC)
-    second = timedelta(seconds=1)  # the format has whole ones
-    until = certificates.expires(signed)
+    second = timedelta(seconds=1)  # the format has whole seconds
+    until = signed.not_valid_after_utc
     assert until.tzinfo is not None
     assert before - second < until - timedelta(days=days) <= after
-    # valid at once, also where a clock is a little late
+    # valid at once, also on a host whose clock is a little behind
     assert timedelta(minutes=4) < before - signed.not_valid_before_utc < timedelta(minutes=6)
 
 
 def test_the_authority_expires_too() -> None:
-    left = certificates.expires(make_authority("a", days=7).certificate) - datetime.now(UTC)
+    left = make_authority("a", days=7).certificate.not_valid_after_utc - datetime.now(UTC)
     assert timedelta(days=6.9) < left < timedelta(days=7.1)
 
 
@@ -269,7 +269,7 @@ def folder(tmp_path: Path, authority: Authority) -> Callable[..., Path]:
 
 
 def connect(caller: Path, called: Path, host: str = "127.0.0.1") -> tuple[str, str]:
-    """One device calls another at a host, over mutual TLS in memory; whom the caller and the called see."""
+    """One device calls another at a host, over mutual TLS in memory; the names that both ends see."""
     contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for context, device in zip(contexts, (caller, called), strict=True):
         context.load_cert_chain(device / "device.pem", device / "device.key")
@@ -321,7 +321,7 @@ def test_a_certificate_that_a_device_signed_is_not_believed(folder: Callable[...
     key = make_key()
     device = Authority(key, authority.sign("device-0", "127.0.0.1", key.public_key(), days=1))
     one, forged = folder("device-1"), folder("device-2", by=device)
-    with (forged / "device.pem").open("ab") as file:  # with the whole chain, as whoever forges would send it
+    with (forged / "device.pem").open("ab") as file:  # with the whole chain, as a forger would send it
         file.write(device.certificate.public_bytes(PEM))
     with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"):
         connect(one, forged)
@@ -329,7 +329,7 @@ def test_a_certificate_that_a_device_signed_is_not_believed(folder: Callable[...
 
 def test_an_expired_certificate_is_not_believed_either_way(folder: Callable[..., Path]) -> None:
     one, late = folder("device-0"), folder("device-1", days=1e-9)
-    assert certificates.expires(certificates.read_certificate(late / "device.pem")) <= datetime.now(UTC)
+    assert certificates.read_certificate(late / "device.pem").not_valid_after_utc <= datetime.now(UTC)
     for ends in ((one, late), (late, one)):
         with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
             connect(*ends)
@@ -358,7 +358,7 @@ def test_a_request_with_another_name_put_in_is_refused(tmp_path: Path, key: ec.E
 
 
 def test_a_request_for_somebody_elses_key_is_refused(tmp_path: Path) -> None:
-    """Only who has a key can ask for it to be signed."""
+    """Only the owner of a key can request a certificate for it."""
     mine, theirs = make_key(), make_key()
     asked = certificates.request("device-3", "127.0.0.1", mine).public_bytes(DER)
     path = tmp_path / "a.csr"
@@ -402,16 +402,16 @@ def test_a_request_whose_parts_are_spoilt_is_refused_in_one_line(
 
 
 def read_key(path: Path) -> object:
-    """Open an authority whose key is that."""
+    """Open an authority with this key."""
     certificate = path.parent / "ca.pem"
     certificates.write(certificate, make_authority("a", days=1).certificate)
     return open_authority(path, certificate)
 
 
 READERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "certificate": (certificates.read_certificate, "CERTIFICATE", "is no certificate"),
-    "request": (certificates.read_request, "CERTIFICATE REQUEST", "is no signing request"),
-    "key": (read_key, "PRIVATE KEY", "is no private key"),
+    "certificate": (certificates.read_certificate, "CERTIFICATE", "is not a certificate"),
+    "request": (certificates.read_request, "CERTIFICATE REQUEST", "is not a signing request"),
+    "key": (read_key, "PRIVATE KEY", "is not a private key"),
 }
 
 
@@ -480,7 +480,7 @@ def test_a_certificate_of_an_unknown_version_is_told_in_one_line(tmp_path: Path,
     data[data.index(b"\xa0\x03\x02\x01\x02") + 4] = 12
     path = tmp_path / "a.pem"
     path.write_bytes(as_pem("CERTIFICATE", bytes(data)))
-    message(lambda: certificates.read_certificate(path), str(path), "is no certificate")
+    message(lambda: certificates.read_certificate(path), str(path), "is not a certificate")
 
 
 def test_a_missing_file_is_told_in_one_line(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_without_its_key_there_is_no_authority(tmp_path: Path, authority: Author
     certificates.write(tmp_path / "ca.pem", authority.certificate)
     message(
         lambda: open_authority(tmp_path / "ca.key", tmp_path / "ca.pem"),
-        str(tmp_path / "ca.key"), "only who holds the authority's key can sign",
+        str(tmp_path / "ca.key"), "only the holder of the authority's key can sign",
     )  # fmt: skip
 
 
@@ -519,7 +519,7 @@ def test_a_key_of_another_kind_is_told_in_one_line(tmp_path: Path, authority: Au
 
 
 def test_the_key_of_another_authority_is_refused(tmp_path: Path, authority: Authority) -> None:
-    """Nobody would believe what it signs."""
+    """Nobody would trust what it signs."""
     certificates.write(tmp_path / "ca.key", make_key())
     certificates.write(tmp_path / "ca.pem", authority.certificate)
     message(lambda: open_authority(tmp_path / "ca.key", tmp_path / "ca.pem"), str(tmp_path))

@@ -1,4 +1,4 @@
-"""`drdsgd network init`, `join`, `sign` and `status`, as one types them; every refusal is one line, status 2."""
+"""`drdsgd network init`, `join`, `sign` and `status` as commands; every refusal is one line with status 2."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import ssl
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,21 +30,21 @@ SMALL = ["--dataset", "synthetic", "--devices", "3", *RING]
 
 
 def init(out: Path, *arguments: str | Path, options: list[str] = SMALL) -> str:
-    """`drdsgd network init`, and what it prints."""
+    """The output of `drdsgd network init`."""
     said = drdsgd("network", "init", "--out", out, *options, *arguments)
     assert (said.status, said.err) == (0, ""), said
     return said.out
 
 
 def sign(out: Path, *arguments: str | Path) -> str:
-    """`drdsgd network sign`, and what it prints."""
+    """The output of `drdsgd network sign`."""
     said = drdsgd("network", "sign", out, *arguments)
     assert (said.status, said.err) == (0, ""), said
     return said.out
 
 
 def not_made(out: Path, *arguments: str | Path, options: list[str] = SMALL) -> str:
-    """What `drdsgd network init` says of what it must refuse; it has made nothing."""
+    """The message of a `drdsgd network init` that must fail; it has made nothing."""
     line = refused("network", "init", "--out", out, *options, *arguments)
     assert not out.exists()
     return line
@@ -58,7 +59,7 @@ def certificate_in(folder: Path) -> x509.Certificate:
 
 
 def fits(folder: Path, out: Path, name: str, host: str) -> bool:
-    """Whether a device's key and certificate belong together, and the authority has signed that name and host."""
+    """Whether a device's key and certificate belong together, and the authority signed that name and host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(folder / "device.pem", folder / "device.key")
@@ -80,7 +81,7 @@ def public(certificate: x509.Certificate) -> bytes:
 
 
 def taken(out: Path, name: str, host: Path) -> Path:
-    """A device's folder on its own host: a copy of what the deployment has for it."""
+    """A device's folder on its own host: a copy of its folder in the deployment."""
     return Path(shutil.copytree(out / name, host / name))
 
 
@@ -108,8 +109,14 @@ def out(three: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bare(keyless: Path, tmp_path: Path) -> Path:
-    """A copy of the deployment without."""
+    """A copy of the deployment without keys."""
     return Path(shutil.copytree(keyless, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("package", ["cryptography", "prometheus_client", "zenoh"])
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"{package} is not installed: pip install 'drdsgd[network]'" in not_made(tmp_path / "net")
 
 
 # ------------------------------------------------------------- from init to sign
@@ -157,7 +164,7 @@ def test_several_requests_are_signed_at_once(bare: Path) -> None:
     assert all(hashlib.sha256(request.read_bytes()).hexdigest() in said for request in requests)
     for name in ("device-0", "device-2"):
         assert fits(bare / name, bare, name, "127.0.0.1")
-        left = certificates.expires(certificate_in(bare / name)) - datetime.now(UTC)
+        left = certificate_in(bare / name).not_valid_after_utc - datetime.now(UTC)
         assert timedelta(days=6.9) < left < timedelta(days=7.1)
     assert not (bare / "device-1" / "device.pem").exists()
 
@@ -165,21 +172,21 @@ def test_several_requests_are_signed_at_once(bare: Path) -> None:
 def test_with_keys_all_is_there_at_once(three: Path) -> None:
     for i in range(3):
         assert fits(three / f"device-{i}", three, f"device-{i}", "127.0.0.1")
-        left = certificates.expires(certificate_in(three / f"device-{i}")) - datetime.now(UTC)
+        left = certificate_in(three / f"device-{i}").not_valid_after_utc - datetime.now(UTC)
         assert timedelta(days=29.9) < left < timedelta(days=30.1)
 
 
 def test_join_never_replaces_a_key(out: Path) -> None:
     before = contents(out)
     line = refused("network", "join", out / "device-0" / "device.toml")
-    assert str(out / "device-0" / "device.key") in line and "there already" in line
+    assert str(out / "device-0" / "device.key") in line and "device.key exists" in line
     assert contents(out) == before
 
 
 def test_who_has_joined_does_not_join_again(bare: Path) -> None:
     assert drdsgd("network", "join", bare / "device-0").status == 0
     before = contents(bare)
-    assert "there already" in refused("network", "join", bare / "device-0")
+    assert "device.key exists" in refused("network", "join", bare / "device-0")
     assert contents(bare) == before
 
 
@@ -199,17 +206,17 @@ def test_a_renewed_certificate_is_valid_longer_for_the_same_key(out: Path) -> No
     before, key = certificate_in(folder), (folder / "device.key").read_bytes()
     sign(out, folder / "device.pem", "--days", "300")
     after = certificate_in(folder)
-    assert certificates.expires(after) - certificates.expires(before) > timedelta(days=269)
+    assert after.not_valid_after_utc - before.not_valid_after_utc > timedelta(days=269)
     assert public(after) == public(before) and after.serial_number != before.serial_number
     assert (folder / "device.key").read_bytes() == key
     assert fits(folder, out, "device-0", "127.0.0.1")
 
 
 def test_no_certificate_outlives_its_authority(out: Path) -> None:
-    """A certificate is worth nothing once that of its authority has expired."""
+    """A certificate is worthless once its authority's has expired."""
     sign(out, out / "device-0" / "device.pem", "--days", "300")
     authority = certificates.read_certificate(out / "ca.pem")
-    assert certificates.expires(certificate_in(out / "device-0")) <= certificates.expires(authority)
+    assert certificate_in(out / "device-0").not_valid_after_utc <= authority.not_valid_after_utc
 
 
 def test_a_renewed_certificate_is_for_where_the_device_listens_now(out: Path) -> None:
@@ -221,9 +228,9 @@ def test_a_renewed_certificate_is_for_where_the_device_listens_now(out: Path) ->
 
 def test_an_expired_certificate_is_renewed(out: Path) -> None:
     sign(out, out / "device-0" / "device.pem", "--days", "1e-9")
-    assert certificates.expires(certificate_in(out / "device-0")) <= datetime.now(UTC)
+    assert certificate_in(out / "device-0").not_valid_after_utc <= datetime.now(UTC)
     sign(out, out / "device-0" / "device.pem", "--days", "7")
-    assert certificates.expires(certificate_in(out / "device-0")) > datetime.now(UTC) + timedelta(days=6)
+    assert certificate_in(out / "device-0").not_valid_after_utc > datetime.now(UTC) + timedelta(days=6)
 
 
 def test_a_key_that_the_device_does_not_use_any_more_is_removed(out: Path, tmp_path: Path) -> None:
@@ -257,7 +264,7 @@ def test_nobody_else_gets_a_certificate(out: Path, tmp_path: Path) -> None:
     assert drdsgd("network", "join", tmp_path / "other" / "device-3").status == 0
     request, before = tmp_path / "other" / "device-3" / "device-3.csr", contents(out)
     line = refused("network", "sign", out, request)
-    assert str(request) in line and "'device-3'" in line and f"no device of {out}" in line
+    assert str(request) in line and "'device-3'" in line and f"not a device of {out}" in line
     assert contents(out) == before
 
 
@@ -270,7 +277,7 @@ def test_a_certificate_of_another_deployment_is_not_renewed(out: Path, tmp_path:
 
 
 def test_the_authoritys_own_certificate_is_no_devices(out: Path) -> None:
-    assert "no device" in refused("network", "sign", out, out / "ca.pem")
+    assert "not a device" in refused("network", "sign", out, out / "ca.pem")
 
 
 def test_a_request_that_was_changed_is_not_signed(bare: Path) -> None:
@@ -305,7 +312,7 @@ def test_what_is_to_be_signed_must_be_there_and_be_one(out: Path, name: str) -> 
 def test_a_request_is_known_by_its_ending(bare: Path) -> None:
     drdsgd("network", "join", bare / "device-0")
     path = Path(shutil.copy(bare / "device-0" / "device-0.csr", bare / "request.pem"))
-    assert f"{path} is no certificate" in refused("network", "sign", bare, path)
+    assert f"{path} is not a certificate" in refused("network", "sign", bare, path)
 
 
 def test_where_one_is_refused_none_is_signed(out: Path) -> None:
@@ -319,7 +326,7 @@ def test_sign_needs_a_deployment(tmp_path: Path, three: Path) -> None:
     assert str(tmp_path) in refused("network", "sign", tmp_path, three / "device-0" / "device.pem")
     for name in ("ca.key", "ca.pem"):
         shutil.copy(three / name, tmp_path)
-    assert "no deployment" in refused("network", "sign", tmp_path, three / "device-0" / "device.pem")
+    assert "not a deployment" in refused("network", "sign", tmp_path, three / "device-0" / "device.pem")
 
 
 # --------------------------------------------------------------------------- init
@@ -462,7 +469,7 @@ def test_an_experiment_that_is_no_network_is_refused(tmp_path: Path, arguments: 
 def test_a_folder_that_is_taken_is_refused_and_left_alone(out: Path) -> None:
     before = contents(out)
     line = refused("network", "init", "--out", out, *SMALL)
-    assert f"--out {out}" in line and "something already" in line
+    assert f"--out {out}" in line and "not empty" in line
     assert contents(out) == before
     assert "--out" in refused("network", "init", *SMALL)
 
@@ -480,7 +487,7 @@ def status(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 
 def test_before_it_has_started(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    until = certificates.expires(certificate_in(out / "device-0"))
+    until = certificate_in(out / "device-0").not_valid_after_utc
     row = ["not started", "-", "-", f"{until:%Y-%m-%d}, in 30 days"]
     assert status(out, monkeypatch) == {f"device-{i}": row for i in range(3)}
     for one in (out / "device-1", out / "device-1" / "device.toml"):
@@ -515,7 +522,7 @@ def test_with_a_certificate_that_is_spoilt(out: Path) -> None:
 
 
 def test_of_what_is_no_deployment(tmp_path: Path) -> None:
-    assert "no deployment" in refused("network", "status", tmp_path)
+    assert "not a deployment" in refused("network", "status", tmp_path)
     assert str(tmp_path / "nowhere") in refused("network", "status", tmp_path / "nowhere")
     (tmp_path / "device.toml").write_text("[")
     assert "is not TOML" in refused("network", "status", tmp_path)
@@ -523,7 +530,7 @@ def test_of_what_is_no_deployment(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[dict[str, Any]]]]:
-    """A deployment whose two devices have run, and what their status was in some of their rounds."""
+    """A deployment whose two devices have run, and their status in some of their rounds."""
     out = tmp_path_factory.mktemp("played") / "out"
     made.deploy(out, devices=2, graph="complete", rounds=4, eval_every=2, checkpoint_every=2)
     seen = []
@@ -548,7 +555,7 @@ def test_after_it_has_run(played: tuple[Path, list[list[dict[str, Any]]]], monke
 
 
 def changed_status(played: Path, to: Path, **changes: Any) -> Path:
-    """A copy of a deployment that has run, in which device-0 has left another status."""
+    """A copy of a deployment that has run, with another status of device-0."""
     out = Path(shutil.copytree(played, to / "out"))
     path = out / "device-0" / "run" / "status.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

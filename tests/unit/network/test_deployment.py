@@ -1,4 +1,4 @@
-"""A deployment's folder: what is in it, that it fits the graph, and what is said of one that does not."""
+"""A deployment's folder: its content, that it fits the graph, and the errors if it does not."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def make(out: Path, e: Experiment | None = None, where: list[Place] | None = Non
 
 
 def graph_of(folders: list[Path]) -> dict[int, list[int]]:
-    """Who is whose neighbour, by what all device.toml say."""
+    """The links in all device.toml files."""
     found = [load(folder) for folder in folders]
     return {device.number: [n.number for n in device.neighbours] for device in found}
 
 
 def neighbours_in(graph: nx.Graph) -> dict[int, list[int]]:
-    """The same of a graph."""
+    """The links of a graph."""
     return {i: sorted(graph.neighbors(i)) for i in graph}
 
 
@@ -74,7 +74,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoilt(five: Path, tmp_path: Path) -> Callable[[Spoil], Path]:
-    """The device.toml of a device, with a change for the worse."""
+    """The device.toml of a device, with a mistake."""
 
     def spoil(change: Spoil) -> Path:
         folder = Path(shutil.copytree(five / "device-0", tmp_path / "device-0"))
@@ -154,7 +154,7 @@ def test_neighbours_are_those_of_the_graph_and_each_others(tmp_path: Path, field
     assert all(i in found[j] for i in found for j in found[i])
     devices = {device.number: device for device in map(load, folders)}
     assert sorted(devices) == list(range(e.devices))
-    for device in devices.values():  # and each is known by its own name, at its own address
+    for device in devices.values():  # each has its own name and address
         for n in device.neighbours:
             assert (n.name, n.address) == (devices[n.number].name, devices[n.number].address)
 
@@ -194,7 +194,7 @@ def test_what_is_set_is_set_on_all(tmp_path: Path) -> None:
 
 
 def metrics_of(out: Path, hosts: list[str], port: int | None) -> list[str | None]:
-    """Where Prometheus finds the metrics of devices on these hosts."""
+    """The `metrics` addresses of devices on these hosts."""
     where = [Place(f"device-{i}", f"{host}:{7450 + i}") for i, host in enumerate(hosts)]
     folders = make(out, small(devices=len(hosts)), where, keys=False, metrics_port=port)
     return [load(folder).metrics for folder in folders]
@@ -222,7 +222,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path,
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
     for path in (out, tmp_path / "one", tmp_path / "file"):
-        message(partial(make, path), f"--out {path}", "something already", "another folder")
+        message(partial(make, path), f"--out {path}", "not empty", "use another")
     assert contents(tmp_path) == before
 
 
@@ -433,7 +433,7 @@ def test_any_other_byte_is_a_device_or_one_line(
 
 def test_a_folder_that_is_no_deployment_is_told_so(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        message(partial(deployment.devices, path), str(path), "no deployment", "drdsgd network init")
+        message(partial(deployment.devices, path), str(path), "not a deployment", "drdsgd network init")
 
 
 # ----------------------------------------------------------------------- places
@@ -511,7 +511,7 @@ def test_any_text_is_places_or_one_line(tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("algorithm", registry.SERVERS)
 def test_a_server_is_refused(algorithm: str) -> None:
-    message(lambda: deployment.check(small(algorithm=algorithm)), f"--algorithm {algorithm}", "has a server")
+    message(lambda: deployment.check(small(algorithm=algorithm)), f"--algorithm {algorithm}", "needs a server")
 
 
 @pytest.mark.parametrize("graph", ["directed-ring", "directed-erdos-renyi"])
@@ -537,7 +537,7 @@ KEEPING = [
 def test_what_a_lost_message_would_spoil_is_refused(fields: dict[str, Any], name: str, kept: str) -> None:
     said = message(lambda: deployment.check(small(**fields)), f"{name} over a network", "lost message", kept)
     assert "--optimizer dsgd, momentum or quasi-global-momentum" in said or "--compression none" in said
-    # dr-gt-adam has messages of 4 bits unless something else is said
+    # dr-gt-adam compresses messages to 4 bits by default
     if fields.get("algorithm") == "dr-gt-adam":
         deployment.check(small(**{**fields, "optimizer": "quasi-global-momentum", "compression": "none"}))
 
@@ -559,7 +559,7 @@ def test_an_algorithm_that_compresses_is_refused_and_the_cure_works(algorithm: s
 
 
 def test_the_cure_is_not_what_was_already_done() -> None:
-    """Without compression, it is gamma that needs the copies."""
+    """Without compression, gamma needs the copies."""
     e = small(optimizer="momentum", compression="none", gamma=0.5)
     said = message(lambda: deployment.check(e), "copies that neighbours have")
     assert "--gamma" in said and "use --compression none" not in said

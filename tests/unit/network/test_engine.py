@@ -1,4 +1,4 @@
-"""A network of devices gives the models that one process gives."""
+"""A network of devices ends with the same models as one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def gossip(mixing: Mixing, links: dict[int, Links], x: Tensor, rounds: int, log: bool = False) -> Tensor:
-    """Every device mixes its row of x, so many rounds, at the same time as the others."""
+    """Every device mixes its row of x for `rounds` rounds, at the same time as the others."""
 
     def device(i: int) -> Tensor:
         engine, own = NetworkEngine(mixing, i, links[i], CPU), x[i : i + 1]
@@ -53,9 +53,9 @@ def test_it_is_the_local_engine(kind: str, log: bool) -> None:
 
 
 def test_a_lost_message_returns_the_weight_on_both_sides() -> None:
-    """So that W stays doubly stochastic, and the mean what it was."""
+    """Then W stays doubly stochastic, and the mean stays the same."""
     graph = graphs.complete(5)
-    lost = {(0, 1), (3, 2)}  # what these send to those, numbers and answers
+    lost = {(0, 1), (3, 2)}  # all messages from the first to the second
     links = joined_links(list(graph.edges), deadline=0.3)
     for i, one in links.items():
         one._send_bytes = partial(_unless, lost, i, one._send_bytes)

@@ -1,4 +1,4 @@
-"""The devices' records as one."""
+"""The devices' records as one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.refusing import message
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A deployment whose devices have run; and beside it the same in one process."""
+    """A deployment whose devices have run, and the same experiment in one process."""
     folder = tmp_path_factory.mktemp("joined")
     e = deploy(folder / "net", devices=4)
     play(folder / "net")
@@ -44,7 +44,7 @@ def test_the_record_of_another_device_is_refused(played: Path, tmp_path: Path) -
     net = Path(shutil.copytree(played / "net", tmp_path / "net"))
     shutil.rmtree(net / "device-1" / "run")
     shutil.copytree(net / "device-0" / "run", net / "device-1" / "run")
-    message(lambda: join(net), "has the record of device-0", "not of device-1", "bring its own")
+    message(lambda: join(net), "has the record of device-0", "not of device-1", "copy its own")
 
 
 def test_a_report_of_it(played: Path, tmp_path: Path) -> None:
@@ -74,4 +74,4 @@ def test_what_is_not_there_is_named(played: Path, tmp_path: Path) -> None:
     message(lambda: join(tmp_path / "net"), "device-1 has not run")
     shutil.rmtree(tmp_path / "net" / "device-1")
     message(lambda: join(tmp_path / "net"), "no record of device 1")
-    message(lambda: join(tmp_path / "elsewhere"), "no deployment")
+    message(lambda: join(tmp_path / "elsewhere"), "not a deployment")

@@ -1,4 +1,4 @@
-"""The exchange between neighbours: both ends of a link agree, whoever is late or hostile."""
+"""The exchange between neighbours: both ends of a link agree, even if some are late or hostile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drdsgd.network.links import BAD_MESSAGES, BEHIND, MORE_MESSAGES, WAITING, Links
+from drdsgd.network.links import BEHIND, MORE_MESSAGES, Links
+from drdsgd.network.mailbox import BAD_MESSAGES, WAITING
 from drdsgd.network.messages import KIND_AT, Header, Kind, pack
 from tests.support.deployments import all_at_once, hostile, joined_links
 from tests.support.program import wait_for
@@ -29,7 +30,7 @@ def x(value: float, size: int = 4) -> torch.Tensor:
 
 
 def exchanged(links: dict[int, Links], t: int = 0, k: int = 0) -> dict[int, set[int]]:
-    """With whom each device exchanged, when all are at it."""
+    """With whom each device exchanged, if all take part."""
     tasks = [partial(one.exchange, t, k, x(float(i)), list(one.boxes)) for i, one in links.items()]
     found = dict(zip(links, all_at_once(tasks), strict=True))
     for heard in found.values():
@@ -38,7 +39,7 @@ def exchanged(links: dict[int, Links], t: int = 0, k: int = 0) -> dict[int, set[
 
 
 def tell(links: Links, message: Header, payload: bytes | None = None) -> None:
-    """Let a message come from the neighbour that it names."""
+    """Deliver a message from its sender."""
     content = bytes(8 * message.numbers) if payload is None else payload
     links.receive(message.sender, pack(message, torch.float64), lambda: content, len(content))
 
@@ -66,7 +67,7 @@ def test_both_ends_agree_unless_a_yes_is_lost(lost: set[tuple[int, int, Kind]]) 
             assert j not in found[i] and i not in found[j]
         elif (i, j, Kind.YES) not in lost and (j, i, Kind.YES) not in lost:
             assert j in found[i] and i in found[j]
-        else:  # who hears no yes leaves the link out, and the other may not know
+        else:  # a device that receives no YES leaves the link out, and the other may not know
             assert (j in found[i]) == ((j, i, Kind.YES) not in lost)
             assert (i in found[j]) == ((i, j, Kind.YES) not in lost)
 
@@ -93,7 +94,7 @@ def test_one_that_goes_on_without_a_no_has_used_the_link() -> None:
 
 
 def test_after_a_lost_message_nobody_waits_for_the_deadline() -> None:
-    """Whoever sees that something is missing says so."""
+    """A device that misses numbers says so."""
     links = joined_links(FULL, deliver=lambda i, j, header: (i, j, header[5]) != (0, 1, Kind.DATA), deadline=60.0)
     begun = time.monotonic()
     assert exchanged(links) == {0: {2}, 1: {2}, 2: {0, 1}}
@@ -124,14 +125,14 @@ def test_one_that_is_late_is_left_out_by_both() -> None:
     assert links[0].exchange(0, 0, x(0.0), [1]) == {}
     assert links[1].exchange(0, 0, x(1.0), [0]) == {}
     assert links[0].boxes[1].missed == links[1].boxes[0].missed == 1
-    # what came too late is not for the next exchange
+    # numbers that came too late do not count for the next exchange
     assert exchanged(links, 1) == {0: {1}, 1: {0}}
     assert links[0].boxes[1].dropped.total() <= 1
 
 
 def test_one_that_stays_late_is_waited_for_now_and_then_until_it_says_where_it_is() -> None:
     links = joined_links([(0, 1), (0, 2)], deadline=0.2)
-    links[2].deadline = 60.0  # it waits for 0, who waits for 1
+    links[2].deadline = 60.0  # it waits for 0, which waits for 1
     lasted: list[bool] = []
 
     def go(i: int) -> None:
@@ -143,7 +144,7 @@ def test_one_that_stays_late_is_waited_for_now_and_then_until_it_says_where_it_i
 
     all_at_once([partial(go, i) for i in (0, 2)])  # 1 is there, but never sends
     assert [t for t in range(9) if lasted[t]] == [0, 1, 2, 4, 8]
-    assert links[1].furthest(sure=True) == 8  # from which it knows where to go on
+    assert links[1].furthest(sure=True) == 8  # from which it knows where to continue
     links[1].leap(9)
     assert links[0].boxes[1].in_a_row == 0
     assert exchanged(links, 9) == {0: {1, 2}, 1: {0}, 2: {0}}
@@ -183,12 +184,12 @@ def test_the_last_round_is_the_last_with_numbers() -> None:
     links = joined_links([(0, 1)], rounds=100)
     tell(links[0], Header(Kind.DATA, 1, 100, 0, 4))
     assert links[0].boxes[1].dropped == {"beyond the last round": 1} and links[0].boxes[1].newest is None
-    links[1].leave(100, 0.0)  # one that is done says so
+    links[1].leave(100, 0.0)  # a device that has finished says so
     assert links[0].boxes[1].round == 100 and links[0].furthest(sure=True) == 99
 
 
 def test_who_is_to_stop_does_what_it_has_promised() -> None:
-    """Though it waits for nothing else: its neighbour uses the link, and so must it."""
+    """Although it waits for nothing else: its neighbour uses the link, and so must it."""
     stop = [False]
     links = joined_links([(0, 1)], deadline=5.0, latency=0.02)
     links[0]._stopping = lambda: stop[0]
@@ -205,7 +206,7 @@ def test_who_is_to_stop_does_what_it_has_promised() -> None:
 
 
 def test_a_slow_device_does_not_make_others_miss_each_other() -> None:
-    """But for the first exchanges, in which its neighbour is late for its own."""
+    """Except in the first exchanges, in which its neighbour is late for the others."""
     links = joined_links([(0, 1), (1, 2), (2, 3)], deadline=0.3, latency=0.005)
     rounds = 24
     missed: list[int] = []
@@ -306,7 +307,7 @@ def test_numbers_of_another_shape_are_not_used() -> None:
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_ten_thousand_hostile_messages(staleness: int) -> None:
-    """No crash, bounded memory, an exchange with the others as ever, and the neighbour is cut off."""
+    """No crash, bounded memory, exchanges with the others as usual, and the neighbour is cut off."""
     events: list[tuple[str, dict[str, Any]]] = []
     size = 1000
     links = joined_links(
@@ -332,7 +333,7 @@ def test_ten_thousand_hostile_messages(staleness: int) -> None:
     assert box.cut and box.bad == BAD_MESSAGES and not box.data and box.newest is None
     assert [event for event, _ in events].count("neighbour is cut off") == 1
     assert len(events) < 40  # the log does not grow with the messages
-    # the others have what they always had
+    # the others exchange as usual
     del links[1]
     for t in (0, 1):
         tasks = [partial(links[i].exchange, t, 0, x(float(i), size), [j]) for i, j in ((0, 2), (2, 0))]
@@ -358,7 +359,7 @@ def test_with_staleness_the_newest_is_used_and_nobody_waits() -> None:
 
 
 def test_with_staleness_every_exchange_of_a_round_counts() -> None:
-    """However many models are exchanged in it."""
+    """No matter how many models a round exchanges."""
     links = joined_links([(0, 1)], staleness=1, repeats=5, deadline=0.2)
     for t in range(3):
         for k in range(5):
@@ -389,7 +390,7 @@ def test_before_the_first_exchange_there_is_patience() -> None:
 
 
 def test_who_is_left_behind_waits_for_nobody() -> None:
-    """Not even in the first exchange, with one whose message was lost as well."""
+    """Not even in the first exchange, for a neighbour whose message was lost."""
     lost = {(1, 0), (0, 1)}
     links = joined_links(
         FULL, deadline=0.05, patience=60.0, deliver=lambda i, j, h: h[KIND_AT] != Kind.DATA or (i, j) not in lost

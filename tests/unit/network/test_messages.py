@@ -1,4 +1,4 @@
-"""A message is what was sent, or it is refused; whatever comes, nothing else happens."""
+"""A message is read as it was sent, or it is refused; nothing else happens, whatever comes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drdsgd.network.messages import DIGEST_BYTES, HEADER_BYTES, START_BYTES, Header, Kind, Refused, pack, unpack, values
 
-# as the docstring of the module has it, spelled out once more
+# the format in the docstring of the module, written out independently
 LAYOUT = struct.Struct("!4s B B B B I Q I Q")
 MAGIC, VERSION, KIND, TYPE, ZERO, SENDER, ROUND, CALL, NUMBERS = range(9)
 ENDS = [0, 4, 5, 6, 7, 8, 12, 20, 24, 32]
@@ -35,12 +35,12 @@ def headers(draw: st.DrawFn) -> Header:
 
 
 def payload_bytes(header: Header, dtype: torch.dtype) -> int:
-    """How long the payload of such a message is."""
+    """The length of the payload of such a message."""
     return {Kind.HELLO: DIGEST_BYTES + START_BYTES, Kind.DATA: header.numbers * dtype.itemsize}.get(header.kind, 0)
 
 
 def why(data: bytes, length: int, sender: int, dtype: torch.dtype, most: int = MOST) -> str:
-    """What is said of a message that must be refused."""
+    """The reason why a message is refused, which it must be."""
     with pytest.raises(Refused) as caught:
         unpack(data, length, sender, dtype, most)
     return str(caught.value)
@@ -65,7 +65,7 @@ def test_a_header_comes_back_as_it_was(header: Header, dtype: torch.dtype) -> No
 
 
 def test_the_bytes_are_those_of_the_description() -> None:
-    """Devices with other versions of this package read them, too."""
+    """Devices with other versions of this package read it, too."""
     data = pack(Header(Kind.DATA, sender=3, round=7, call=2, numbers=10), torch.float64)
     assert data == b"drds" + bytes([1, 2, 2, 0]) + bytes([0, 0, 0, 3]) + bytes([0] * 7 + [7]) + bytes(
         [0, 0, 0, 2]

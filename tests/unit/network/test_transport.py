@@ -1,4 +1,4 @@
-"""Who may speak: a real device in a process of its own, and those who try to get in."""
+"""Access: a real device in its own process, and intruders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drdsgd.network.transport import configuration
 from tests.support.deployments import deploy
 from tests.support.program import wait_for
 
-# one victim for all of them
+# all tests share one victim
 pytestmark = [pytest.mark.xdist_group("intruders"), pytest.mark.slow]
 
 
@@ -32,12 +32,12 @@ class Victim:
         self.device = deployment.load(self.path)
 
     def log(self, event: str) -> list[dict[str, Any]]:
-        """The events of a kind that it has logged."""
+        """The lines of its log with this event."""
         lines = (self.path / "run" / "log.jsonl").read_text().splitlines()
         return [line for line in map(json.loads, lines) if line["event"] == event]
 
     def neighbour(self, name: str) -> dict[str, Any]:
-        """What it says of a neighbour in its status."""
+        """A neighbour in its status."""
         found: dict[str, Any] = json.loads((self.path / "run" / "status.json").read_bytes())["neighbours"][name]
         return found
 
@@ -69,7 +69,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 
 @contextmanager
 def intruder(victim: Victim, change: Callable[[dict[str, Any]], None], as_: str = "device-1") -> Iterator[Any]:
-    """Somebody who connects to the victim with another device's files and a configuration that obeys nobody."""
+    """Connects to the victim with another device's files, and without access control of its own."""
     device, folder = deployment.load(victim.folder / as_), victim.folder / as_
     config = configuration(device, folder, 10_000)
     config["access_control"] = {"enabled": False}
@@ -104,13 +104,13 @@ def without(tls: dict[str, Any]) -> None:
 
 
 def write(session: Any, key: str, sender: int) -> bool:
-    """A message that would be refused, and counted, if it came."""
+    """Send a message that the victim would count as refused if it arrived."""
     session.put(key, b"", attachment=pack(Header(Kind.DATA, sender + 1, 0, 0, 1), torch.float64))
     return True
 
 
 def test_a_neighbour_gets_in(victim: Victim) -> None:
-    """Else those below would prove nothing."""
+    """Otherwise the tests below would prove nothing."""
     with intruder(victim, lambda tls: None) as session:
         wait_for(lambda: bool(list(session.info.links())))
         wait_for(lambda: write(session, victim.key("device-1"), 1) and victim.neighbour("device-1")["dropped"] != {})
