@@ -569,7 +569,7 @@ def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.Monk
     replaced: list[int] = []
     monkeypatch.setattr(explore, "show_table", broken)
     monkeypatch.setattr(os, "dup2", lambda old, new: replaced.append(new))
-    monkeypatch.setattr("drdsgd.report.summary.find_runs", lambda paths: [])
+    monkeypatch.setattr("drdsgd.experiments.records.find_runs", lambda paths: [])
 
     class Pipe:
         @staticmethod

@@ -13,7 +13,8 @@ import pytest
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Network, Record, Status
 from drdsgd.experiments.run import run
-from drdsgd.report import summary
+from drdsgd.report.groups import groups
+from drdsgd.report.statistics import Row, table
 from drdsgd.training.metrics import Metrics, Spread
 from drdsgd.versions import versions
 from drdsgd_studies.shared import store
@@ -123,14 +124,14 @@ def run_record(e: Experiment, ends: Sequence[float], status: Status = "finished"
     return store.run_record(Record(Path("run"), e, network(len(ends)), lines, status, "", versions()))
 
 
-def pair(worst: Sequence[float], average: Sequence[float]) -> list[summary.Row]:
+def pair(worst: Sequence[float], average: Sequence[float]) -> list[Row]:
     """DSGD at worst 40 and average 60 in every seed, and DR-DSGD that much above it."""
     runs = []
     for seed, (w, a) in enumerate(zip(worst, average, strict=True)):
         # devices at 40 + w, and two that bring the average to 60 + a
         rest = (3 * (60 + a) - (40 + w)) / 2
         runs += [record([40, 70, 70], algorithm="dsgd", seed=seed), record([40 + w, rest, rest], seed=seed)]
-    return summary.table(summary.groups(runs))
+    return table(groups(runs))
 
 
 # ------------------------------------------------------------------------ runs

@@ -143,10 +143,10 @@ def report(
 ) -> None:
     """A self-contained HTML page of runs."""
     from drdsgd import report as reports
+    from drdsgd.experiments.records import find_runs
     from drdsgd.network import joined
-    from drdsgd.report import summary
 
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     runs = [joined.join(path) if joined.is_deployment(path) else path for path in runs]
-    show_table(summary.find_runs(runs))
+    show_table(find_runs(runs))
     print(f"report: {reports.write(runs, out or default)}")

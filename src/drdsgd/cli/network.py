@@ -97,8 +97,8 @@ def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a
     _network()
     from drdsgd import report
     from drdsgd.cli.progress import bar
+    from drdsgd.experiments.records import find_runs
     from drdsgd.network import deployment, joined, together
-    from drdsgd.report import summary
 
     paths = deployment.devices(folder)
     devices = [deployment.experiment_of(deployment.load(path), path.parent) for path in paths]
@@ -106,7 +106,7 @@ def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a
     with bar(console(stderr=True), f"{len(devices)} devices", total) as advance:
         together.run(folder, advance)
     path = joined.join(folder)
-    show_table(summary.find_runs([path]))
+    show_table(find_runs([path]))
     print(f"report: {report.write([path], folder / 'report.html')}")
 
 

@@ -43,11 +43,14 @@ def continued_with(command: str, out: Path, begun: Path, launcher: str = "") -> 
 
 def show_table(records: Sequence[Record]) -> None:
     """The table of runs on the terminal, and what went wrong with those that diverged, or have all but stopped."""
-    from drdsgd.report import summary
+    from drdsgd.report.groups import groups
+    from drdsgd.report.headline import vanished
+    from drdsgd.report.statistics import table
+    from drdsgd.report.tables import rich_table
 
-    rows = summary.table(summary.groups(records))
-    console().print(summary.rich_table(rows))
-    for line in summary.vanished(rows):
+    rows = table(groups(records))
+    console().print(rich_table(rows))
+    for line in vanished(rows):
         print(line)
     for record in records:
         if record.status == "diverged":

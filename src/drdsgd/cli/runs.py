@@ -209,7 +209,8 @@ def run_comparison(
     from drdsgd.cli.progress import bar
     from drdsgd.experiments import compare
     from drdsgd.experiments.records import Folder
-    from drdsgd.report import plots, summary
+    from drdsgd.report import plots
+    from drdsgd.report.groups import groups
     from drdsgd.training import checkpoint
 
     cells = plan.cells(out)
@@ -233,5 +234,5 @@ def run_comparison(
             advance(sum(reached.values()), "")
             records = compare.compare(plan, out, resume=resume, threads=threads, watch=watch, log=log)
         show_table(records)
-        print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
+        print(f"picture: {plots.curves(groups(records), out / 'curves.png')}")
         print(f"report: {report.write([out], out / 'report.html')}")

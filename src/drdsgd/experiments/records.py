@@ -15,7 +15,8 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from drdsgd.data.devices import Devices
     from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
+__all__ = ["Folder", "Network", "Record", "Status", "Summary", "find_runs", "read"]
 
 Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is no summary
 
@@ -183,6 +184,45 @@ def read(path: Path) -> Record:
     if not metrics:
         raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
     return Record(path, e, network, metrics, summary.status, summary.message, summary.versions)
+
+
+def find_runs(paths: Sequence[Path]) -> list[Record]:
+    """All runs at or below the paths, each once; in the order of the paths, and below a path in natural order.
+
+    Runs without an evaluation are omitted, unless there is no other run. A run that ended without one is damaged.
+    """
+    folders = list({folder.resolve(): folder for path in paths for folder in _run_folders(path)}.values())
+    begun = [folder for folder in folders if read_metrics(Folder(folder).metrics)]
+    for folder in folders:
+        if folder not in begun and Folder(folder).status != "unfinished":
+            raise InputError(
+                f"{folder} is damaged: its run ended, but metrics.jsonl is empty; remove it, or do the run again"
+            )
+    return [read(folder) for folder in begun or folders[:1]]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(f"there is no folder {path}; give the folder of one run or of several")
+    if _is_run(path):
+        return [path]
+    # a config.toml alone may be somebody's input to a run
+    found = [config.parent for config in path.rglob("config.toml") if _is_run(config.parent)]
+    if not found:
+        raise InputError(f"no run in or below {path}: a run's folder has a config.toml and a network.json")
+    return sorted(found, key=_natural)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file() and (path / "network.json").is_file()
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """A key that sorts seed-2 before seed-10."""
+    return [
+        [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", part)]
+        for part in path.parts
+    ]
 
 
 def read_config(path: Path) -> Experiment:

@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from drdsgd.experiments.records import Record
-from drdsgd.report.summary import (
+from drdsgd.report.groups import Groups
+from drdsgd.report.statistics import (
     KINDS,
     MEASURES,
     Curve,
     Estimate,
-    Groups,
     Kind,
     best,
-    count_runs,
     curve,
     final,
     finished,
@@ -33,6 +32,7 @@ from drdsgd.report.summary import (
     same_problem,
     table,
 )
+from drdsgd.report.tables import count_runs
 
 __all__ = ["all_of", "content", "degrees", "status"]
 

@@ -10,35 +10,13 @@ from typing import Any
 
 from drdsgd.experiments.records import Record
 from drdsgd.report.content import all_of, status
-from drdsgd.report.summary import (
-    KINDS,
-    MEASURES,
-    Estimate,
-    Groups,
-    Kind,
-    Row,
-    best,
-    caveats,
-    count_runs,
-    finished,
-    headline,
-    legend,
-    signed,
-    table,
-)
+from drdsgd.report.groups import Groups
+from drdsgd.report.headline import caveats, headline
+from drdsgd.report.palette import COLOURS, DASHES
+from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Row, best, finished, signed, table
+from drdsgd.report.tables import count_runs, legend
 
-__all__ = ["COLOURS", "DASHES", "SCALE", "body"]
-
-# Okabe and Ito's colours: told apart by all eyes; without black and yellow, which vanish on a dark or a light page,
-# and with a lighter blue
-COLOURS = ("#1a7fc0", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-# as many as have no divisor in common with the colours, so that lines differ in grey from the first on, and only the
-# 43rd looks like another
-DASHES = ("", "7 4", "2 3", "8 3 2 3", "14 4", "10 3 2 3 2 3", "4 2")
-# cividis looks the same with and without a colour vision deficiency
-SCALE = (
-    "#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
-)  # fmt: skip
+__all__ = ["body"]
 
 
 def body(compared: Sequence[Groups], title: str, drawn: dict[str, Any]) -> str:

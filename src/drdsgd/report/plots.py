@@ -22,15 +22,15 @@ from matplotlib.ticker import MaxNLocator
 from drdsgd.errors import InputError
 from drdsgd.experiments.records import Record, Status
 from drdsgd.files import replacing
-from drdsgd.report import COLOURS, DASHES
-from drdsgd.report.summary import Curve, Groups, Measure, curve
+from drdsgd.report.groups import Groups
+from drdsgd.report.palette import COLOURS, DASHES
+from drdsgd.report.statistics import Curve, Measure, curve
 from drdsgd.topology.graphs import Positions, layout
 
 if TYPE_CHECKING:
     import networkx as nx
 
 __all__ = [
-    "COLOURS",
     "PANELS",
     "against_rounds",
     "check_kind",

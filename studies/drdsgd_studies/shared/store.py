@@ -20,7 +20,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Record, Status
 from drdsgd.files import write_text
-from drdsgd.report.summary import KINDS, MEASURES, Kind, Measure
+from drdsgd.report.statistics import KINDS, MEASURES, Kind, Measure
 from drdsgd.versions import versions
 from drdsgd_studies.shared import spoilt
 

@@ -47,8 +47,8 @@ from drdsgd.data.batches import Batches
 from drdsgd.data.devices import Devices, Samples
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
-from drdsgd.report import COLOURS
-from drdsgd.report.summary import Estimate
+from drdsgd.report.palette import COLOURS
+from drdsgd.report.statistics import Estimate
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import constant, metropolis_matrix, rho
 from drdsgd.topology.spectrum import graph_factor

@@ -14,7 +14,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments import records
 from drdsgd.experiments.config import Experiment, load
 from drdsgd.experiments.run import run
-from drdsgd.report.summary import KINDS, MEASURES
+from drdsgd.report.statistics import KINDS, MEASURES
 from drdsgd.versions import versions
 from drdsgd_studies.shared.store import Store, diverged, ends, name_of, run_record
 from tests.support import made
