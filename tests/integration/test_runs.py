@@ -413,7 +413,9 @@ def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: P
 def test_a_run_whose_weights_vanish_says_so_in_one_line_at_its_end(tmp_path: Path) -> None:
     """With normalized weights and so small a mu it does not diverge: it stalls."""
     arguments = [*SMALL, "--mu", "0.001", "--rounds", "40", "--eta", "0.5"]
-    stalled = "in the last round, and so much shorter are its steps: with --weights normalized take --weight-cap 3 if"
+    stalled = (
+        "in the last round, which shortens its steps by that factor: with --weights normalized use --weight-cap 3 if"
+    )
     said = drdsgd("train", *arguments, "--weights", "normalized", "--out", tmp_path / "one")
     assert said.status == 0
     (line,) = [line for line in said.out.splitlines() if "--mu-schedule linear:0.1 --loss-smoothing 0.03" in line]

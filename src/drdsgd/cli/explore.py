@@ -10,7 +10,6 @@ import typer
 
 from drdsgd.cli.options import experiment_options
 from drdsgd.cli.output import console, show_table
-from drdsgd.cli.program import app
 from drdsgd.errors import InputError, unknown
 from drdsgd.experiments.options import OPTIONS, spelling
 
@@ -22,7 +21,6 @@ OF_A_GRAPH = (
 )  # fmt: skip
 
 
-@app.command()
 @experiment_options(without=[name for name in OPTIONS if name not in OF_A_GRAPH])
 def graph(
     out: Annotated[Path, typer.Option("--out", help="the picture: .png, .svg or .pdf")] = Path("graph.png"),
@@ -34,7 +32,7 @@ def graph(
     from drdsgd.report import plots
     from drdsgd.topology.spectrum import graph_factor, rho_over_time
 
-    e = config.Experiment(**given)
+    e = config.Experiment(**given, dataset="synthetic")  # which has data for any number of devices
     g = build.make_graph(e)
     degrees = sorted(degree for _, degree in g.degree)
     mixing = build.make_mixing(e, g)
@@ -58,7 +56,6 @@ def graph(
         print(f"{name:<{width}}  {value}")
 
 
-@app.command()
 def algorithms(
     name: Annotated[str | None, typer.Argument(help="only this one, with all its own defaults")] = None,
 ) -> None:
@@ -134,7 +131,6 @@ def _defaults(options: Mapping[str, Any]) -> str:
     return " ".join(shown(name, value) for name, value in options.items())
 
 
-@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs or comparisons")],
     out: Annotated[

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from drdsgd.cli.program import app
 from drdsgd.errors import InputError
 
 __all__ = ["bench", "reproduce"]
@@ -30,7 +29,6 @@ def _registered(command: str, folder: str) -> Callable[..., Any]:
     return function
 
 
-@app.command()
 def reproduce(
     what: Annotated[
         str, typer.Argument(metavar="WHAT", help="fig1, fig2, fig3, fig4, fig5, table1, theory, league or all")
@@ -65,7 +63,6 @@ def reproduce(
     _registered("reproduce", "studies")(what, seeds, rounds, out, known, quick, only_known, threads)
 
 
-@app.command()
 def bench(
     cases: Annotated[
         list[str] | None,

@@ -9,13 +9,14 @@ import typer
 
 from drdsgd.cli.options import count, experiment_options
 from drdsgd.cli.output import console, show_table
-from drdsgd.cli.program import app, network_app
 from drdsgd.errors import InputError
 
-__all__ = ["network_init", "network_join", "network_run", "network_sign", "network_status", "node"]
+__all__ = ["app", "network_init", "network_join", "network_run", "network_sign", "network_status", "node"]
+
+app = typer.Typer(help="Real devices: a network of peers, over mutual TLS.", no_args_is_help=True)
 
 
-@network_app.command("init")
+@app.command("init")
 @experiment_options(without=["data_dir", "device", "threads"])
 def network_init(
     out: Annotated[Path, typer.Option("--out", help="folder for the deployment")],
@@ -62,7 +63,7 @@ def network_init(
         print(f"take each device's folder to its host; there: {first}drdsgd node device.toml")
 
 
-@network_app.command("join")
+@app.command("join")
 def network_join(
     file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="of the device that this host is")],
 ) -> None:
@@ -75,7 +76,7 @@ def network_join(
     print(f"whoever has the authority's key signs it with: drdsgd network sign DIR {asked.name}")
 
 
-@network_app.command("sign")
+@app.command("sign")
 def network_sign(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="of the deployment, with the authority's key")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="requests (.csr), or certificates to renew")],
@@ -91,7 +92,7 @@ def network_sign(
         print(f"  for {file}, SHA-256 {checked}: the host that asked must have the same")
 
 
-@network_app.command("run")
+@app.command("run")
 def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a deployment")]) -> None:
     """All devices of a deployment on this machine, a process each."""
     _network()
@@ -110,7 +111,7 @@ def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a
     print(f"report: {report.write([path], folder / 'report.html')}")
 
 
-@network_app.command("status")
+@app.command("status")
 def network_status(
     path: Annotated[Path, typer.Argument(metavar="DIR|DEVICE.toml", help="a deployment, or the device of this host")],
 ) -> None:
@@ -126,7 +127,6 @@ def network_status(
     console().print(table)
 
 
-@app.command()
 def node(
     file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="who this device is, and what it takes part in")],
     threads: Annotated[

@@ -15,22 +15,24 @@ import typer
 
 from drdsgd.cli.options import Log, Out, Resume, experiment_options, seeds_of
 from drdsgd.cli.output import console, continued_with, log_options, show_table, warn_once
-from drdsgd.cli.program import WORLD, app
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.errors import Diverged, InputError, unknown
 from drdsgd.experiments.options import parse
 
 if TYPE_CHECKING:
+    from drdsgd.engines.distributed import World
     from drdsgd.experiments.compare import Study
 
-__all__ = ["compare", "demo", "train"]
+__all__ = ["WORLD", "compare", "demo", "train"]
+
+# the connection to the other ranks, if this process is one of several
+WORLD: list[World] = []
 
 # the demo: the paper's eta and B; with mu = 1 a device that is served well takes DSGD's own step, and the clip keeps
 # that of the worst-off below e = 2.7 times it
 DEMO = {"devices": 10, "rounds": 100, "p": 0.5, "model": "mlp:32", "mu": 1.0, "loss_clip": 1.0, "eval_every": 5}
 
 
-@app.command()
 @experiment_options()
 def train(
     file: Annotated[
@@ -143,7 +145,6 @@ def train(
         raise typer.Exit(1)
 
 
-@app.command()
 @experiment_options(without=["algorithm", "seed", "threads"])
 def compare(
     algorithm: Annotated[
@@ -183,7 +184,6 @@ def compare(
     run_comparison(plan, folder, resume, f"compare --resume{log_options(log)}", budget, log or ())
 
 
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for what comes out")] = Path("runs/demo"),
     seeds: Annotated[str, typer.Option("--seeds", help="how many, or which as 0,3,7")] = "5",
