@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from drdsgd.cli import explore, main
+from drdsgd.cli import explore, extras, main
 from drdsgd.data import download, sources
 from drdsgd.errors import InputError
 from drdsgd.experiments import records
@@ -184,7 +184,10 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
     ("arguments", "says"),
     [
         (["--dataset", "digits", "--shards", "1000"], "K * shards = 10 * 1000 = 10000 is more than the 1352 samples"),
-        (["--dataset", "digits", "--devices", "700"], "K * shards = 700 * 2 = 1400 is more than the 1352 samples"),
+        (
+            ["--dataset", "digits", "--devices", "400", "--shards", "4"],
+            "K * shards = 400 * 4 = 1600 is more than the 1352 samples",
+        ),
         (["--dataset", "digits", "--devices", "600", "--partition", "iid"], "test"),
         (["--graph", "grid", "--devices", "7"], "a grid needs K = rows * columns, but K=7 is prime"),
         (["--devices", "100", "--p", "0.001"], "raise p"),
@@ -228,7 +231,49 @@ def test_a_bug_is_not_dressed_up_as_a_mistake(tmp_path: Path, monkeypatch: pytes
         drdsgd("train", *SMALL, "--out", tmp_path)
 
 
+@pytest.mark.parametrize("command", [["train"], ["compare"], ["network", "init"]])
+def test_more_devices_than_samples_are_refused_before_a_graph_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def built(*_: object, **__: object) -> nx.Graph:
+        raise AssertionError("a graph is built")
+
+    monkeypatch.setattr("drdsgd.topology.graphs.erdos_renyi", built)
+    out = tmp_path / "out"
+    for arguments, says in (
+        (["digits"], "digits is enough for 445 devices (1352 training and 445 test samples)"),
+        (["fashion-mnist"], "fashion-mnist is enough for 10000 devices (60000 training and 10000 test samples)"),
+        (
+            ["cifar10", "--validation", "0.2"],
+            "cifar10 is enough for 25000 devices (50000 training samples, two per device with --validation)",
+        ),
+    ):
+        line = refused(*command, "--devices", "50000", "--dataset", *arguments, "--out", out)
+        assert line == f"--devices 50000: {says}; use fewer devices"
+    assert not out.exists()
+
+
+def test_a_graph_without_data_may_have_any_number_of_devices(tmp_path: Path) -> None:
+    said = drdsgd("graph", "--devices", "500", "--graph", "ring", "--out", tmp_path / "a.png")
+    assert said.status == 0 and " 500\n" in said.out
+
+
 # ------------------------------------------------------------- commands, options
+
+
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [(["reproduce", "fig1"], "studies"), (["bench", "mlp"], "benchmarks")],
+)
+def test_commands_of_other_packages_say_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], folder: str
+) -> None:
+    """Where only the library is installed."""
+    monkeypatch.setattr(extras, "entry_points", lambda **_: ())
+    assert refused(*command) == (
+        f"{command[0]}: the package drdsgd-{folder} is not installed; in a clone of the repository: "
+        f"pip install ./{folder}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -542,9 +587,9 @@ def test_a_disk_that_is_full_from_some_moment_on_loses_nothing(
 
 
 def test_a_finished_run_says_that_nothing_is_left_to_continue(tmp_path: Path) -> None:
-    assert "nothing was left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
+    assert "nothing left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
     again = drdsgd("train", "--resume", "--out", tmp_path)
-    assert again.status == 0 and f"{tmp_path} had finished its 6 rounds before: nothing was left to do" in again.err
+    assert again.status == 0 and f"the run in {tmp_path} had already finished its 6 rounds: nothing left to do" in again.err
 
 
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:

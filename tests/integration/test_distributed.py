@@ -324,7 +324,7 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
     assert [checkpoint._header(part.path)[1] for part in parts] == [[0, 1, 2], [3, 4]]  # a b c, d e
 
     spoilt = programs(tmp_path / "spoilt", *[[*own, "--random-labels", "5", "--out", tmp_path / "x"]] * 2).end()
-    assert len(spoilt.lines) == 1 and "--random-labels 5: fewer than all 5 devices" in spoilt.lines[0]
+    assert len(spoilt.lines) == 1 and "--random-labels 5: must be below the number of devices, 5" in spoilt.lines[0]
     shutil.copy(tmp_path / "site-0" / "a.npz", tmp_path / "site-1")
     twice = programs(tmp_path / "twice", *[[*own, "--out", tmp_path / "x"]] * 2).end()
     assert twice.status == [2, 2] and len(twice.lines) == 1 and "several ranks have the file a.npz" in twice.lines[0]
@@ -352,7 +352,7 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
         ([["--graph", "nowhere.txt"]] * 2, "--graph nowhere.txt: "),
         ([["--engine", "remote"]] * 2, "--engine remote: unknown"),
         ([["--timeout", "0"]] * 2, "--timeout 0: a positive number of seconds"),
-        ([["--resume"], []], "--resume, --regroup: some ranks have them and some do not"),
+        ([["--resume"], []], "--resume, --regroup: not the same on all ranks"),
         ([["--backend", "gloo", "--device", "cuda"]] * 2, "--device cuda: process "),
     ],
 )
@@ -417,7 +417,7 @@ def test_without_torchrun_it_says_how(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        assert "--out: say which folder" in refused("train", *EXACT)
+        assert "--out: give a folder" in refused("train", *EXACT)
         # what nobody else takes part in may be asked for
         assert drdsgd(*RUN, "--engine", "local", "--out", tmp_path / "run").status == 0
     assert contents(tmp_path / "run")

@@ -316,7 +316,7 @@ def test_resuming_with_options_that_say_the_same_is_fine(tmp_path: Path, whole: 
 
 
 def test_resuming_nothing(tmp_path: Path) -> None:
-    assert "say which run with --out" in refused("train", "--resume")
+    assert "give the folder of the run with --out" in refused("train", "--resume")
     assert "there is no run in" in refused("train", "--resume", "--out", tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(InputError, match="no run to resume"):

@@ -156,12 +156,12 @@ def _from_factory(name: str, data: Devices) -> nn.Module:
     module, _, factory = name.partition(":")
     if not factory:
         raise InputError(
-            f"--model {name}: {unknown(name, ('mlp', 'cnn', 'logistic'))}; write your own as package.module:factory"
+            f"--model {name}: {unknown(name, ('mlp', 'cnn', 'logistic'))}; your own is package.module:factory"
         )
     try:
         model = getattr(importlib.import_module(module), factory)(tuple(data.shape), data.classes)
     except ModuleNotFoundError as error:
-        raise InputError(f"--model {name}: {error}; put its folder into PYTHONPATH") from error
+        raise InputError(f"--model {name}: {error}; the folder that holds it must be in PYTHONPATH") from error
     except Exception as error:  # the user's own code may raise anything
         raise InputError(
             f"--model {name}: {type(error).__name__}: {error}; it is called as {factory}(shape, classes)"
@@ -213,7 +213,7 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
         mixing = mixings.repeated(mixing, e.gossip_steps)
     if e.local_steps is not None and e.local_steps > e.rounds:
         raise InputError(
-            f"--local-steps {e.local_steps}: with {e.rounds} rounds, devices would never exchange models; use more --rounds"
+            f"--local-steps {e.local_steps}: with {e.rounds} rounds, devices never exchange models; use more --rounds"
         )
     return mixing if e.local_steps is None else mixings.local_steps(mixing, e.local_steps)
 

@@ -86,7 +86,7 @@ OPTIONS: dict[str, Option] = {
         loss_smoothing=(
             float,
             "compute weights from a moving average of losses, in which the newest counts this much, in (0, 1]; default "
-            "none (dr-qgm: 0.03, dr-gt-adam: 0.1)",
+            "none (dr-qgm: 0.03; dr-gt-adam: 0.1)",
         ),
         weight_cap=(
             float,
@@ -128,8 +128,8 @@ OPTIONS: dict[str, Option] = {
         p=(float, "edge probability of the erdos-renyi graph, in (0, 1]; default 0.3"),
         mixing=(
             str,
-            "averaging with neighbours: metropolis, matcha[:BUDGET], matchings or one-peer-exponential; default "
-            "metropolis, BUDGET 0.5",
+            "averaging with neighbours: metropolis, matcha[:BUDGET] (0.5 if left out), matchings or "
+            "one-peer-exponential; default metropolis",
         ),
         gossip_steps=(int, "averagings with neighbours per round, each with its own messages; default 1 (dr-qgm: 2)"),
         link_failures=(float, "probability that a link fails in a round, in (0, 1); default none"),
@@ -138,10 +138,10 @@ OPTIONS: dict[str, Option] = {
     **_options(
         "Data and model",
         dataset=(str, f"{', '.join(DATASETS)}, or a folder with one .npz file per device; default digits"),
-        data_dir=(str, "folder with the data set's files; default where drdsgd data finds them"),
+        data_dir=(str, "folder with the data set's files, if they are not where drdsgd data looks"),
         model=(
             str,
-            "mlp, mlp:64,32, cnn, logistic, or your own as package.module:factory; default mlp (cifar10: cnn, "
+            "mlp, mlp:64,32, cnn, logistic, or your own as package.module:factory; default mlp (cifar10: cnn; "
             "synthetic: logistic)",
         ),
         partition=(str, "how samples are dealt to devices: shards, dirichlet or iid; default shards"),

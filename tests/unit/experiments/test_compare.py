@@ -330,7 +330,7 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_resuming_no_comparison(tmp_path: Path) -> None:
-    assert "say which comparison with --out" in refused("compare", "--resume")
+    assert "give the folder of the comparison with --out" in refused("compare", "--resume")
     assert f"there is no file {tmp_path / 'study.toml'}" in refused("compare", "--resume", "--out", tmp_path)
 
 

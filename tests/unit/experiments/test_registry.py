@@ -155,37 +155,43 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ),
         ({"graph": "directed-ring"}, "a directed graph's W is not doubly stochastic"),
         ({"optimizer": "gradient-tracking", "graph": "directed-erdos-renyi"}, "a directed graph's W is not doubly"),
-        ({"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"}, "--mixing matcha: not for a directed"),
+        (
+            {"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"},
+            "--mixing matcha: does not work on a directed",
+        ),
         (
             {"graph": "directed-ring", "algorithm": "sgp", "objective": "q-ffl"},
             "weights that need other devices' losses",
         ),
-        ({"graph": "ring", "mixing": "one-peer-exponential"}, "--mixing one-peer-exponential: its links are none of"),
+        (
+            {"graph": "ring", "mixing": "one-peer-exponential"},
+            "--mixing one-peer-exponential: needs links that --graph ring may lack",
+        ),
         ({"mixing": "matsha"}, "--mixing matsha: unknown, did you mean matcha?"),
         ({"mixing": "matcha:x"}, "--mixing matcha:x: 'x' is not a number; write matcha:0.5"),
         (
             {"mixing": "matcha:2"},
-            "--mixing matcha:2: the budget is a part of the matchings, in (0, 1]; write matcha:0.5",
+            "--mixing matcha:2: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5",
         ),
-        ({"mixing": "matcha:nan"}, "--mixing matcha:nan: the budget is a part of the matchings"),
+        ({"mixing": "matcha:nan"}, "--mixing matcha:nan: the budget is a fraction of the matchings"),
         (
             {"algorithm": "fedrobust", "shift_eta": 1.0},
-            "--shift-eta 1.0: times --shift-penalty 1.0 it must be below 1, or the shift runs away; 0.01 is usual",
+            "--shift-eta 1.0: times --shift-penalty 1.0 it must be below 1, or the shift diverges; 0.01 is usual",
         ),
         (
             {"algorithm": "ditto", "eta": 0.1, "pull": 20.0},
-            "--pull 20.0: times eta 0.1 it must be below 2, or personal models run away; 0.1 to 2 are usual",
+            "--pull 20.0: times eta 0.1 it must be below 2, or personal models diverge; 0.1 to 2 are usual",
         ),
         (
             {"local_steps": 10, "rounds": 5},
-            "--local-steps 10: there are only 5 rounds, so devices would never talk; take more --rounds",
+            "--local-steps 10: with 5 rounds, devices never exchange models; use more --rounds",
         ),
         ({"optimizer": "choco", "compression": "none:abc"}, "--compression none:abc: none takes no number"),
         ({"optimizer": "choco", "compression": "none:"}, "--compression none:: none takes no number"),
         ({"mixing": "matchings:2"}, "--mixing matchings:2: matchings takes no number"),
         (
             {"mixing": "matchings", "gossip_steps": 2},
-            "--gossip-steps 2: a pair of --mixing matchings that has averaged",
+            "--gossip-steps 2: after one averaging a pair of --mixing matchings has equal",
         ),
         ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
         ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
@@ -195,7 +201,7 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
         ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
         ({"algorithm": "fedavg", "clients": 7}, "--clients 7: there are only 6 devices; leave it out"),
-        ({"random_labels": 6}, "--random-labels 6: fewer than all 6 devices"),
+        ({"random_labels": 6}, "--random-labels 6: must be below the number of devices, 6"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, Any], says: str) -> None:
@@ -276,7 +282,7 @@ def test_the_command_lists_them_all() -> None:
     assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma (with --compression)") == 2
     assert " " * 25 + "--compression quantize:4 --gamma 0.8" in lines
     assert said.out.count("--local-steps 1") == len(SERVERS) - 1  # not of afl
-    assert "--graph and --p only count the devices" in said.out
+    assert "only the size of the graph matters" in said.out
 
 
 def test_of_one_method_the_command_says_all_defaults() -> None:
