@@ -199,7 +199,7 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         ),
         (["--model", "mpl"], "--model mpl: unknown, did you mean mlp?"),
         (["--model", "cnn", "--dataset", "synthetic"], "a cnn needs images"),
-        (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: the end must be a part of eta"),
+        (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: the end must be a fraction of eta"),
         (["--eta-schedule", "exponential:2"], "--eta-schedule exponential:2: the decay per round must be in (0, 1]"),
         (["--device", "cuda:99"], "--device cuda:99: "),
         (["--device", "gpu"], "--device gpu: "),
@@ -589,7 +589,8 @@ def test_a_disk_that_is_full_from_some_moment_on_loses_nothing(
 def test_a_finished_run_says_that_nothing_is_left_to_continue(tmp_path: Path) -> None:
     assert "nothing left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
     again = drdsgd("train", "--resume", "--out", tmp_path)
-    assert again.status == 0 and f"the run in {tmp_path} had already finished its 6 rounds: nothing left to do" in again.err
+    assert again.status == 0
+    assert f"the run in {tmp_path} had already finished its 6 rounds: nothing left to do" in again.err
 
 
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:

@@ -376,7 +376,7 @@ def test_ranks_for_which_the_same_options_mean_something_else_are_refused(tmp_pa
         run = ["train", *EXACT, "--rounds", "4", "--model", "ranked_net:net", "--out", tmp_path / "run"]
         said = programs(tmp_path / "logs", *[run] * 2).end()
     assert said.status == [2, 2] and len(said.lines) == 1
-    assert "the initial model is another on rank 1 than on rank 0" in said.lines[0]
+    assert "the initial model differs between rank 1 and rank 0" in said.lines[0]
 
 
 def test_parts_that_do_not_serve_are_not_passed_over(tmp_path: Path) -> None:

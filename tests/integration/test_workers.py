@@ -212,7 +212,7 @@ def test_workers_notice_that_they_are_alone(tmp_path: Path, slow: Callable[[str]
     ("death", "says"),
     [
         ("kill", "was killed (signal 9, Killed); if memory was short, use fewer --threads"),
-        ("bug", "ended with status 1; what it said stands above"),
+        ("bug", "ended with status 1; see its output above"),
     ],
 )
 def test_a_worker_that_dies_is_told_in_one_line(
@@ -235,7 +235,7 @@ def test_a_worker_that_dies_is_told_in_one_line(
 def test_a_worker_that_cant_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     said = drdsgd("compare", *SMALL, "--rounds", "3000", "--seeds", "1", "--threads", "2", "--out", tmp_path)
-    assert one_line(said, 1).startswith("the process of a worker ended with status 1; what it said stands above; cont")
+    assert one_line(said, 1).startswith("the process of a worker ended with status 1; see its output above; cont")
 
 
 # ---------------------------------------------------------------------- threads

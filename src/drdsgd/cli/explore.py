@@ -105,7 +105,10 @@ def algorithms(
             "--algorithm NAME: baselines with a server; only the size of the graph matters",
             registry.SERVERS, "numbers per client and round:",
         ),
-        ("--objective NAME: the function to minimise", registry.OBJECTIVES, "numbers per link and round, in addition to the model:"),
+        (
+            "--objective NAME: the function to minimise",
+            registry.OBJECTIVES, "numbers per link and round, without the model:",
+        ),
         ("--optimizer NAME: how it is minimised", registry.OPTIMIZERS, per_link),
     ):  # fmt: skip
         show(title, {one: about(one, rule, sent) for one, rule in rules.items()})

@@ -15,8 +15,8 @@ from drdsgd.experiments.options import OPTIONS, parse, spelling
 
 __all__ = ["Log", "Out", "Resume", "count", "experiment_options", "seeds_of"]
 
-Out = Annotated[Path | None, typer.Option("--out", help="output folder")]
-Resume = Annotated[bool, typer.Option("--resume", help="continue the run in --out, exactly")]
+Out = Annotated[Path | None, typer.Option("--out", help="output folder; default a new one below runs/")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue the run in --out exactly")]
 Log = Annotated[
     list[str] | None,
     typer.Option("--log", metavar="NAME", help="also log metrics to tensorboard or mlflow; repeat for both"),

@@ -109,7 +109,7 @@ def test_a_log_that_is_slow_to_start_says_so(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setitem(loggers.KINDS, "mlflow", loggers.Kind(slow, ()))
     loggers.of(["mlflow"], said.append)(small(), tmp_path)
-    assert said == ["--log mlflow: it takes a while to start"]
+    assert said == ["--log mlflow: starting it takes a while"]
 
 
 def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path) -> None:
