@@ -91,7 +91,7 @@ def test_the_slider_changes_colours_sizes_and_the_round(shown: Opened) -> None:
     assert before[1] != after[1]
     accuracy = FIRST.metrics[2].consensus
     assert f"Device {WORST} is worst off with {accuracy.worst:.1f} %" in shown.text("#graph figcaption")
-    assert f"{accuracy.worst:.1f} % of its test samples are classified right after round 20" in shown.text("#card")
+    assert f"{accuracy.worst:.1f} % of its test samples are classified correctly after round 20" in shown.text("#card")
     assert page.locator("#curve-worst .cursor").count() == 1
     # areas are as weights
     weights = FIRST.metrics[2].weights

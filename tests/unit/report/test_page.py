@@ -255,9 +255,9 @@ def test_a_page_of_many_runs_and_devices_stays_small_and_says_what_is_left_out()
     page = Page(text)
     shown = len(page.data["runs"])
     assert 5 <= shown < 50
-    assert f"those of {shown} of 50 runs" in page.said
+    assert f"for {shown} of 50 runs" in page.said
     assert "Of up to 40 evaluations of a run, devices are shown at 20" in page.said
-    assert f"about {LINKS} are drawn" in page.said
+    assert f"about {LINKS} of up to" in page.said
     assert all(len(run["links"]) <= 2 * LINKS for run in page.data["runs"])
     # of many groups some are shown at first, and the first one is
     assert page.data["visible"][0] == 0
