@@ -432,7 +432,7 @@ def test_data_of_your_own_are_trained_on(tmp_path: Path) -> None:
 
 
 def nothing_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data set is where it is looked for."""
+    """No data set can be found."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(path / "cache"))
     monkeypatch.setenv("DRDSGD_DATA", str(path / "data"))
     monkeypatch.setattr(sources, "_DEBIAN", path / "debian")
@@ -555,7 +555,7 @@ def test_a_file_is_no_folder_for_a_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the system would tell anybody but root."""
+    """The error that the system gives anyone but root."""
 
     def denied(*_: object, dir: Path, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
@@ -607,7 +607,7 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
 
 
 def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody else in the process takes care of it."""
+    """If nothing else in the process handles it."""
 
     def broken(*_: object) -> None:
         raise BrokenPipeError

@@ -93,7 +93,7 @@ def test_the_slider_changes_colours_sizes_and_the_round(shown: Opened) -> None:
     assert f"Device {WORST} is worst off with {accuracy.worst:.1f} %" in shown.text("#graph figcaption")
     assert f"{accuracy.worst:.1f} % of its test samples are classified correctly after round 20" in shown.text("#card")
     assert page.locator("#curve-worst .cursor").count() == 1
-    # areas are as weights
+    # areas are proportional to weights
     weights = FIRST.metrics[2].weights
     for a, b in ((0, 5), (3, WORST)):
         assert (before[1][a] / before[1][b]) ** 2 == pytest.approx(weights[a] / weights[b], rel=0.02)
@@ -116,7 +116,7 @@ def test_play_goes_through_the_rounds_and_stops(shown: Opened) -> None:
 
 
 def said_of(device: int, k: int) -> list[str]:
-    """What a tooltip must say of a device at an evaluation, by the record."""
+    """The tooltip of a device at an evaluation, from the record."""
     m, counts = FIRST.metrics[k], FIRST.network.label_counts[device]
     share = m.weights[device] / (sum(m.weights) / len(m.weights))
     degree = sum(device in edge for edge in FIRST.network.edges)
@@ -187,7 +187,7 @@ def test_a_click_follows_a_device_in_all_plots(shown: Opened) -> None:
     shown.settle()
     assert shown.lines("curve-worst", ".followed") == {}
     assert shown.text("#card").startswith(f"Device {WORST}, the worst off")
-    # another run of the same seed has the same devices, one of another seed has not
+    # a run with the same seed has the same devices, a run with another seed does not
     page.click("#node-4", force=True)
     page.select_option("#run", label="dsgd, seed 0")
     shown.settle()

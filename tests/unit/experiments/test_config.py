@@ -1,4 +1,4 @@
-"""An experiment is complete, says what is wrong with it, and becomes the values it names."""
+"""An experiment is complete, explains its mistakes, and becomes the values that it names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_experiment_is_what_its_toml_says(fields: dict[str, Any]) -> None:
 
 
 def test_its_toml_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every field that does something is written down, whatever the machine's defaults are."""
+    """Every field that has an effect is written down, whatever the defaults of the machine are."""
     e = Experiment()
     written = tomllib.loads(e.to_toml())
     assert written.keys() == e.model_fields_set - {"data_dir", "loss_clip", "alpha", "heterogeneity", "validation"}
@@ -293,7 +293,7 @@ def test_validation_samples_come_from_the_training_set_and_are_not_trained_on(
     for other in ({"algorithm": "dsgd"}, {"eta": 0.7}, {"graph": "ring"}):
         assert same(make_data(Experiment(devices=6, scaling=scaling, validation=0.3, **other)), split)
     assert not same(make_data(e.replace(validation=0.3, seed=1)), split)
-    # nothing of the test set: with none at all the data are the same
+    # the test set is not used: without it the data are the same
     digits = sources.digits()
     untested = dataclasses.replace(digits, x_test=digits.x_test[:0], y_test=digits.y_test[:0])
     monkeypatch.setattr(sources, "digits", lambda: untested)
@@ -331,7 +331,7 @@ def test_your_own_folder(tmp_path: Path) -> None:
 
 
 def test_devices_are_at_most_as_many_as_the_digits_samples() -> None:
-    """The size of the digits is written down, as they are slow to load; what it allows is what can be dealt."""
+    """The size of the digits is a constant, because they are slow to load; the limit is exactly what can be dealt."""
     digits = sources.digits()
     assert (len(digits.y_train), len(digits.y_test)) == build._DIGITS
     for fields in ({"partition": "iid"}, {"shards": 1, "validation": 0.5}):
@@ -463,7 +463,7 @@ def test_the_weights_are_the_objectives() -> None:
 
 
 def test_an_experiment_is_made_of_the_values_it_names() -> None:
-    """What `run` composes is what the library's own functions give."""
+    """`run` gives the same as the library's functions."""
     e = Experiment(dataset="synthetic", devices=5, graph="ring", seed=2)
     assert make_graph(e).edges == graphs.ring(5).edges
     assert torch.equal(make_data(e).train.x, data.synthetic(5, seed=2).train.x)

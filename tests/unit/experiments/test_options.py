@@ -1,4 +1,4 @@
-"""One table of options, true of the experiment behind it."""
+"""The table of options agrees with the experiment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_an_options_type_is_its_fields() -> None:
 
 
 def relevant(name: str) -> dict[str, Any]:
-    """Fields of an experiment in which this one does something."""
+    """Fields of an experiment in which this field has an effect."""
     settings = {
         "alpha": {"partition": "dirichlet"},
         "heterogeneity": {"dataset": "synthetic"},

@@ -1,4 +1,4 @@
-"""A run's folder says what was run and what came out, and which of its files is spoilt."""
+"""A run's folder records the experiment and its results, and a corrupt file is named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoilt(finished: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run, for the worse."""
+    """A copy of a finished run, to be damaged."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
@@ -102,7 +102,7 @@ TABLES = ("network.json", "summary.json")
 
 
 def says_which(path: Path, name: str, what: str) -> None:
-    """Reading names the file, in one line; so do the commands; and nothing is touched."""
+    """Reading names the file in one line, and so do the commands; nothing is changed."""
     with pytest.raises(InputError) as caught:
         records.read(path)
     before = contents(path)

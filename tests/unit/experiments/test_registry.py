@@ -1,4 +1,4 @@
-"""Methods by name: every pair of an objective and an optimizer runs, and what can't be is refused with the reason."""
+"""Methods by name: every objective runs with every optimizer, and impossible settings are refused with the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 
 
 def numbers(said: str, d: int, K: int) -> int:
-    """What a table says is sent, such as "2 d + 1", "5/32 d" or "2 (5/32 d + 1)"; rounded up."""
+    """The value of a message size such as "2 d + 1", "5/32 d" or "2 (5/32 d + 1)", rounded up."""
     if often := re.fullmatch(r"(\d+) \((.*)\)", said):
         return int(often[1]) * numbers(often[2], d, K)
     total = Fraction(0)
@@ -66,7 +66,7 @@ def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: 
 @pytest.mark.parametrize("optimizer", ["choco", "momentum", "quasi-global-momentum", "gt-adam"])
 @pytest.mark.parametrize("compression", ["none", "quantize:2", "quantize:4", "quantize:8", "top:0.1", "random:0.25"])
 def test_compressed_models_are_as_small_as_is_said(compression: str, optimizer: str, tmp_path: Path) -> None:
-    """Twice that where a round gossips twice, and where gradients travel, too."""
+    """Twice as much if a round gossips twice, or if gradients are sent as well."""
     messages = 2 if optimizer == "gt-adam" else 1
     for steps in (None, 2):
         fields = {"algorithm": "dsgd", "optimizer": optimizer, "compression": compression, "gossip_steps": steps}
@@ -117,7 +117,7 @@ def test_uncompressed_messages_are_averaged_as_they_are() -> None:
     assert Experiment(algorithm="choco-sgd", compression="none").gamma == 1
     assert Experiment(algorithm="choco-sgd").gamma == 0.8
     assert Experiment(algorithm="choco-sgd", compression="random:0.1").gamma == 0.1
-    # an algorithm's own gamma is for its own messages
+    # an algorithm's default gamma is for its own compression
     assert Experiment(algorithm="dr-qgm").gamma == 1.0
     assert Experiment(algorithm="dr-qgm", compression="top:0.1").gamma == 0.2
     assert Experiment(algorithm="dr-qgm", compression="top:0.1", gamma=0.3).gamma == 0.3
@@ -228,7 +228,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, 
         {"algorithm": "choco-sgd", "compression": "top:0.1", "gamma": 0.3, "graph": "ring"},
         {"algorithm": "qg-dsgdm", "compression": "quantize:8", "objective": "ad-gda"},
         {"algorithm": "drfa", "clients": 3, "local_steps": 2},
-        # whose last steps are below the floats
+        # its last steps are below the smallest float
         {"algorithm": "qg-dsgdm", "eta_schedule": "exponential:1e-12", "rounds": 6},
         {"loss_clip": 1e6},
         {"algorithm": "ditto", "pull": 1e6, "eta": 1e-9},
@@ -240,7 +240,7 @@ def test_what_goes_together_runs(fields: dict[str, Any], tmp_path: Path) -> None
     assert run(Experiment(**{**SMALL, **fields}), tmp_path / "run").status == "finished"
 
 
-# Where the effect is clear: on the complete graph weights are exact, and with IID data the others want the same thing.
+# The effect is clear here: on the complete graph weights are exact, and with IID data the other devices agree.
 SPOILT: dict[str, Any] = {
     "dataset": "digits", "model": "logistic", "devices": 10, "graph": "complete", "partition": "iid", "rounds": 100,
     "batch_size": 32, "eta": 0.1, "mu": 0.1, "weights": "normalized", "loss_smoothing": 0.1, "threads": 1,
@@ -250,13 +250,13 @@ SPOILT: dict[str, Any] = {
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_weight_cap_protects_the_others_from_a_device_with_random_labels(seed: int, tmp_path: Path) -> None:
-    """Its loss can't be brought down, so a small mu gives it nearly all weight: the other nine lose 10 to 24 points.
+    """Its loss cannot fall, so a small mu gives it nearly all weight, and the other nine lose 10 to 24 points.
 
-    Not by the cap as such: without such a device it changes next to nothing.
+    The cap itself is not the reason: without such a device it changes almost nothing.
     """
 
     def others(name: str, **fields: Any) -> tuple[float, float]:
-        """Their average accuracy, and the first device's weight in the end."""
+        """The others' average accuracy, and the first device's final weight."""
         final = run(Experiment(**SPOILT, seed=seed, **fields), tmp_path / name).final
         return sum(final.consensus.per_device[1:]) / 9, final.weights[0]
 

@@ -22,9 +22,9 @@ def test_labels_say_what_differs_and_no_more() -> None:
     assert labels({"algorithm": "dr-dsgd"}, {"algorithm": "dsgd"}) == ["dsgd", "dr-dsgd"]
     assert labels({"mu": 3.0}, {"mu": 6.0}, {"algorithm": "dsgd"}) == ["dsgd", "dr-dsgd mu=3", "dr-dsgd mu=6"]
     assert labels({"eta": 0.25}, {"eta": 0.5, "algorithm": "dsgd"}) == ["dsgd eta=0.5", "dr-dsgd eta=0.25"]
-    # one has it and the other not
+    # one group has it and the other does not
     assert labels({}, {"loss_clip": 5.0}) == ["dr-dsgd", "dr-dsgd loss_clip=5"]
-    # with a part exchanged it is another method
+    # with another objective or optimizer it is another method
     assert labels({"algorithm": "dsgd"}, {"objective": "q-ffl", "optimizer": "d2"}) == ["dsgd", "q-ffl + d2"]
     assert labels({"objective": "q-ffl", "q": 1.0}, {"objective": "q-ffl", "q": 2.0}) == [
         "q-ffl + dsgd q=1", "q-ffl + dsgd q=2"
@@ -32,14 +32,14 @@ def test_labels_say_what_differs_and_no_more() -> None:
     assert labels({"optimizer": "d2"}, {"algorithm": "dsgd", "objective": "kl-dro", "optimizer": "d2"}) == [
         "dsgd objective=kl-dro optimizer=d2", "dr-dsgd optimizer=d2"
     ]  # fmt: skip
-    # a method's defaults go with its name: dr-qgm has another mu, step, momentum, smoothing
+    # the name of a method implies its defaults: dr-qgm has another mu, step size, momentum and smoothing
     assert labels({"algorithm": "dr-qgm"}, {"algorithm": "dr-gt-adam"}, {}) == ["dr-dsgd", "dr-qgm", "dr-gt-adam"]
     assert labels({"algorithm": "dr-qgm", "mu": 2.0}, {"algorithm": "dr-gt-adam"}) == ["dr-qgm mu=2", "dr-gt-adam"]
     assert labels({"algorithm": "gt-adam"}, {"algorithm": "gt-adam", "eta": 0.02}, {"algorithm": "dsgd"}) == [
         "dsgd", "gt-adam eta=0.01", "gt-adam eta=0.02",
     ]  # fmt: skip
     assert labels({"algorithm": "choco-sgd"}, {"algorithm": "dr-gt-adam"}) == ["choco-sgd", "dr-gt-adam"]
-    # but not with a name that is made of exchanged parts
+    # but a name that lists the parts does not
     plain, exchanged = labels({}, {"algorithm": "dr-qgm", "optimizer": "dsgd"})
     assert plain == "dr-dsgd" and exchanged.startswith("kl-dro + dsgd") and "weights=normalized" in exchanged
     # where they were run does not matter

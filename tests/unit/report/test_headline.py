@@ -100,13 +100,13 @@ def test_groups_without_an_end_or_a_common_seed_do_not_crash() -> None:
 
 
 def weighing(*weights: float, **fields: Any) -> Record:
-    """A finished run whose devices have these weights in the end."""
+    """A finished run whose devices have these weights in the last round."""
     made = record([40, 80], **fields)
     return dataclasses.replace(made, metrics=[*made.metrics[:-1], dataclasses.replace(made.final, weights=[*weights])])
 
 
 def test_runs_whose_weights_vanish_are_told_what_helps() -> None:
-    """In one line for a group: how much is left, in how many runs, the option and the remedy; also in the report."""
+    """One line per group: the mean weight, the number of runs, the option and the remedy; also in the report."""
 
     def said(*runs: Record) -> list[str]:
         rows = table(groups(runs))

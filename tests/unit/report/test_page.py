@@ -1,4 +1,4 @@
-"""The page is whole, loads nothing, says what the records say, and takes no harm from hostile names."""
+"""The page is complete, loads nothing, agrees with the records, and is safe from hostile names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class Page(HTMLParser):
-    """What a browser would see of a page: tags with their attributes, texts, scripts."""
+    """A page as a browser sees it: tags with their attributes, texts, scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the last but one script holds."""
+        """The data in the second-last script."""
         found: dict[str, Any] = json.loads(self.scripts[-2])
         return found
 
@@ -83,7 +83,7 @@ def test_the_page_loads_nothing(written: str) -> None:
 def test_the_page_says_it_all_without_its_script(written: str, study: Path) -> None:
     page = Page(written)
     compared = groups(find_runs([study]))
-    # the basis stands after the sentence's end
+    # the basis comes after the end of the sentence
     found = re.fullmatch(r"(.*) (\(.*\))\.", headline(table(compared)))
     assert found
     sentence, basis = found.groups()
@@ -226,7 +226,7 @@ def test_the_content_is_what_the_records_say() -> None:
     assert run["labels"][1] == [(1, 81)]
     assert run["labels"][7] == [(7, 60), (0, 22)]
     assert sum(run["degree"]) == 2 * len(first.network.edges)
-    # the headline speaks of dr-dsgd, and the same seed's devices are the same
+    # the headline is about dr-dsgd, and runs of the same seed have the same devices
     assert drawn["start"] == 2
     assert drawn["pairs"] == [0, 1, 0, 1]
     assert drawn["left_out"] == []
@@ -256,10 +256,10 @@ def test_a_page_of_many_runs_and_devices_stays_small_and_says_what_is_left_out()
     shown = len(page.data["runs"])
     assert 5 <= shown < 50
     assert f"for {shown} of 50 runs" in page.said
-    assert "Of up to 40 evaluations of a run, devices are shown at 20" in page.said
+    assert "Devices are shown at 20 of up to 40 evaluations of a run" in page.said
     assert f"about {LINKS} of up to" in page.said
     assert all(len(run["links"]) <= 2 * LINKS for run in page.data["runs"])
-    # of many groups some are shown at first, and the first one is
+    # only some of many groups are shown at first, among them the first
     assert page.data["visible"][0] == 0
     assert len(page.data["visible"]) < 10
 

@@ -1,4 +1,4 @@
-"""Pictures: that they are written, and show something."""
+"""Pictures are written and show something."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Groups:
 
 
 def colours(path: Path) -> int:
-    """How many colours a PNG has; a blank one has one."""
+    """The number of colours in a PNG; a blank one has one."""
     pixels = (255 * np.asarray(matplotlib.image.imread(path))[..., :3]).round().astype(np.int64)
     return len(np.unique(pixels @ [65536, 256, 1]))
 

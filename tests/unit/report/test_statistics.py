@@ -26,7 +26,7 @@ def test_the_table_is_what_the_records_say(study: Path, kind: Kind, measure: Mea
         row = rows[label, kind]
         assert (row.runs, row.seeds, row.diverged, row.unfinished) == (2, 2, 0, 0)
         assert getattr(row, measure).mean == pytest.approx((a + b) / 2)
-        # of two values: half their distance
+        # for two values it is half their distance
         assert getattr(row, measure).error == pytest.approx(abs(a - b) / 2)
     if measure in ("worst", "average"):
         c, d = (y - x for x, y in zip(ends["dsgd"], ends["dr-dsgd"], strict=True))
