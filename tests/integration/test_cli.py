@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from drdsgd.cli import explore, extras, main
+from drdsgd.cli import explore, main
 from drdsgd.data import download, sources
 from drdsgd.errors import InputError
 from drdsgd.experiments import records
@@ -269,7 +269,7 @@ def test_commands_of_other_packages_say_how_to_install_them(
     monkeypatch: pytest.MonkeyPatch, command: list[str], folder: str
 ) -> None:
     """Where only the library is installed."""
-    monkeypatch.setattr(extras, "entry_points", lambda **_: ())
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     assert refused(*command) == (
         f"{command[0]}: the package drdsgd-{folder} is not installed; in a clone of the repository: "
         f"pip install ./{folder}"

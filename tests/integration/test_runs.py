@@ -419,7 +419,7 @@ def test_a_run_whose_weights_vanish_says_so_in_one_line_at_its_end(tmp_path: Pat
     said = drdsgd("train", *arguments, "--weights", "normalized", "--out", tmp_path / "one")
     assert said.status == 0
     (line,) = [line for line in said.out.splitlines() if "--mu-schedule linear:0.1 --loss-smoothing 0.03" in line]
-    assert line.startswith("dr-dsgd: devices' weights are 0") and stalled in line
+    assert line.startswith("dr-dsgd: the devices' weights are 0") and stalled in line
     larger = drdsgd(
         "train", *SMALL, "--mu", "1", "--rounds", "40", "--weights", "normalized", "--out", tmp_path / "two"
     )

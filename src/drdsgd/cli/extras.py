@@ -6,7 +6,6 @@ The library never imports these packages. They register a function under the ent
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,8 @@ __all__ = ["bench", "reproduce"]
 
 def _registered(command: str, folder: str) -> Callable[..., Any]:
     """The function behind a command that another package provides."""
+    from importlib.metadata import entry_points  # slow to load
+
     found = tuple(entry_points(group="drdsgd.commands", name=command))
     if not found:
         raise InputError(
@@ -65,7 +66,7 @@ def reproduce(
 def bench(
     cases: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CASE]...", help="mlp, cnn, load, scale, evaluation, study or start; default all"),
+        typer.Argument(metavar="[CASE]...", help="mlp, cnn, load, scale, evaluation, study, start; default all"),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="repetitions of every measurement")] = 7,
     out: Annotated[Path, typer.Option("--out", help="file for all numbers, as JSON")] = Path("bench.json"),

@@ -203,7 +203,7 @@ def find_runs(paths: Sequence[Path]) -> list[Record]:
 
 def _run_folders(path: Path) -> list[Path]:
     if not path.exists():
-        raise InputError(f"there is no folder {path}; give the folder of one run or of several")
+        raise InputError(f"there is no folder {path}; give the folder of a run, or of several")
     if _is_run(path):
         return [path]
     # a config.toml alone may be somebody's input to a run
