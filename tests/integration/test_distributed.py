@@ -352,7 +352,7 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
         ([["--graph", "nowhere.txt"]] * 2, "--graph nowhere.txt: "),
         ([["--engine", "remote"]] * 2, "--engine remote: unknown"),
         ([["--timeout", "0"]] * 2, "--timeout 0: a positive number of seconds"),
-        ([["--resume"], []], "--resume, --regroup: not the same on all ranks"),
+        ([["--resume"], []], "--resume, --regroup: some ranks have them and some do not"),
         ([["--backend", "gloo", "--device", "cuda"]] * 2, "--device cuda: process "),
     ],
 )
@@ -417,7 +417,7 @@ def test_without_torchrun_it_says_how(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        assert "--out: give a folder" in refused("train", *EXACT)
+        assert "--out: say which folder" in refused("train", *EXACT)
         # what nobody else takes part in may be asked for
         assert drdsgd(*RUN, "--engine", "local", "--out", tmp_path / "run").status == 0
     assert contents(tmp_path / "run")

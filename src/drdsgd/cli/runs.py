@@ -89,13 +89,13 @@ def train(
         from drdsgd.engines.distributed import join
 
         if out is None:
-            raise InputError("--out: give a folder, so that a restarted process finds the run")
+            raise InputError("--out: say which folder, so that a process that is started again finds the run")
         file_there = records.Folder(out).config
         stored = records.read_config(file_there).model_dump() if resume and file_there.exists() else {}
         world = join(backend, str({**stored, **fields}.get("device", "cpu")), timeout)
         WORLD.append(world)
         if len({*world.texts(f"{resume} {regroup}")}) > 1:
-            raise InputError("--resume, --regroup: not the same on all ranks; give all ranks the same options")
+            raise InputError("--resume, --regroup: some ranks have them and some do not; give all the same")
     first = world is None or world.rank == 0
     if resume:
         if out is None:
