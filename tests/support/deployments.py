@@ -1,4 +1,4 @@
-"""Networks for tests: links in memory, and deployments whose devices are threads of this process."""
+"""Networks for tests: links that are joined in memory, and deployments whose devices are threads of this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports."""
+    """Ports that nobody listens at."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
         for one in sockets:
@@ -51,9 +51,9 @@ def joined_links(
     latency: float = 0.0,
     **options: Any,
 ) -> dict[int, Links]:
-    """The links of devices in memory; `deliver(sender, receiver, header)` may lose a message.
+    """The links of devices that are joined in memory; `deliver(sender, receiver, header)` may lose a message.
 
-    Messages arrive in order, after `latency` seconds.
+    With `latency` messages are on their way for so many seconds, in order.
     """
     numbers = sorted({i for edge in edges for i in edge})
     neighbours = {i: {j: f"device-{j}" for edge in edges if i in edge for j in edge if j != i} for i in numbers}
@@ -100,9 +100,9 @@ def joined_links(
 
 
 def hostile(draw: random.Random, sender: int, size: int, count: int) -> Iterator[tuple[bytes, bytes, int]]:
-    """`count` hostile messages: the header, the bytes that the payload repeats, and the payload's length.
+    """So many messages that nobody should send: header, what its payload repeats, and the payload's length.
 
-    None of them is usable: models have `size` float64 numbers and are exchanged once or twice in a round.
+    None of them is one that could be used: models are of `size` float64, exchanged once or twice in a round.
     """
     good = pack(Header(Kind.DATA, sender, 0, 3, size), torch.float64)
     for n in range(count):
@@ -123,7 +123,7 @@ def hostile(draw: random.Random, sender: int, size: int, count: int) -> Iterator
 
 
 def all_at_once(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of tasks that run at the same time; raises the first exception."""
+    """What tasks return that run at the same time; the first exception of any is raised."""
     results: list[Any] = [None] * len(tasks)
     errors: list[BaseException] = []
 
@@ -145,7 +145,7 @@ def all_at_once(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def deploy(out: Path, *, settings: dict[str, Any] | None = None, **fields: Any) -> Experiment:
-    """A deployment on this machine, at free ports, and its experiment."""
+    """A deployment on this machine, at ports that are free, and its experiment."""
     e = Experiment(**(SMALL | fields))
     where = [Place(f"device-{i}", f"127.0.0.1:{port}") for i, port in enumerate(free_ports(e.devices))]
     options: dict[str, Any] = {"days": 1.0, "metrics_port": None, "deadline": 20.0, "patience": 20.0}
@@ -154,7 +154,7 @@ def deploy(out: Path, *, settings: dict[str, Any] | None = None, **fields: Any) 
 
 
 def play(folder: Path, watch: Callable[[int, Progress], None] = lambda i, progress: None) -> list[node.Outcome | None]:
-    """Run all devices of a deployment to the end, each in a thread; None for a device that was stopped."""
+    """Run all devices of a deployment, each in a thread, to the end; None for one that was stopped."""
 
     def one(i: int, path: Path) -> node.Outcome | None:
         try:
@@ -167,12 +167,12 @@ def play(folder: Path, watch: Callable[[int, Progress], None] = lambda i, progre
 
 
 def models(folder: Path, count: int | None = None) -> Tensor:
-    """The models in the checkpoints of a deployment's devices, or of the first of them, [K, d]."""
+    """The models of a deployment's devices, or of the first so many, in their checkpoints, [K, d]."""
     return torch.stack([_model(path) for path in deployment.devices(folder)[:count]])
 
 
 def one_of(number: int) -> SingleProcess:
-    """The process of one device, for reading its checkpoint."""
+    """The process of one device, as far as its checkpoint is concerned."""
     ranks = SingleProcess(1)
     ranks.rows = torch.tensor([number])
     return ranks

@@ -1,7 +1,7 @@
-"""Devices as processes, each at its own address, that are killed, cut off from each other, or lose messages.
+"""Devices as processes, each at an address of its own, that are killed, cut off from each other, or lose messages.
 
-If the machine allows it, every device has a network namespace in one of two halves, which a cable connects. Otherwise
-all are on the loopback interface.
+Where the machine allows it every device has a network namespace, in one of two halves that a cable joins; else all are
+on the loopback interface.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ CLONE_NEWNET = 0x40000000
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults of a device and its messages, and the least duration of its rounds.
+    """What happens to a device's messages, and how long it takes for a round at least.
 
-    A part of its messages is lost, and a part is late by some seconds. While the file `cut` exists, no message reaches
-    the devices beyond the cut. A hostile device does not train, and sends hostile messages about models of a given
-    size. An absent device does nothing at all.
+    Of its messages this part is lost, and this part comes so many seconds late. While the file `cut` is
+    there, nothing gets to those who are beyond it. A hostile one takes no part, and sends so many messages that nobody
+    should, of models with so many numbers; an absent one does nothing at all.
     """
 
     lost: float = 0.0
@@ -59,7 +59,7 @@ NONE = Faults()
 
 
 class Halves:
-    """Namespaces for the devices in two halves, or nothing if they are not allowed."""
+    """Namespaces for so many devices in two halves, or nothing where they are not allowed."""
 
     def __init__(self, count: int) -> None:
         self.names = [f"drdsgd-{os.getpid()}-{i}" for i in range(count)]
@@ -107,7 +107,7 @@ class Halves:
 
 
 def _device(path: Path, namespace: str | None, faults: Faults) -> None:
-    """The main function of a device's process."""
+    """The life of a device's process."""
     if (measuring := coverage.Coverage.current()) is not None:
         measuring.stop()  # ten processes on two cores have no time for it
     if namespace is not None:
@@ -134,9 +134,9 @@ def _device(path: Path, namespace: str | None, faults: Faults) -> None:
 
 
 def _harass(path: Path, faults: Faults) -> None:
-    """Send hostile messages to all neighbours of a device, with its certificate and everything that makes it credible.
+    """Send hostile messages to all neighbours of a device, with its certificate and all that they need to believe it.
 
-    Writes the file "sent" when it is done, and waits until it is killed.
+    Says in the file "sent" that it is done, and stays until it is killed.
     """
     device, folder = deployment.load(path), path.parent
     config = configuration(device, folder, 2**24)
@@ -191,14 +191,14 @@ class Network:
         self.processes[i].join()
 
     def round(self, i: int) -> int:
-        """The round of a device, at most a second ago."""
+        """Where a device was, a second ago at most."""
         try:
             return int(json.loads((self.paths[i].parent / "run" / "status.json").read_bytes())["round"])
         except FileNotFoundError:
             return 0
 
     def peak_bytes(self, i: int) -> int:
-        """The peak memory of a device's process."""
+        """The most memory that a device's process has had."""
         lines = Path(f"/proc/{self.processes[i].pid}/status").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
@@ -208,7 +208,7 @@ class Network:
         return [json.loads(line)["event"] for line in lines]
 
     def wait(self) -> None:
-        """Wait until all end by themselves."""
+        """For all to end by themselves."""
         for i, process in self.processes.items():
             process.join(120)
             assert not process.is_alive(), f"device {i} hangs"
@@ -216,7 +216,7 @@ class Network:
 
 @contextmanager
 def network(folder: Path, e: Any, faults: Faults | Sequence[Faults] = NONE, **settings: Any) -> Iterator[Network]:
-    """All devices of an experiment as started processes; none is left after the block."""
+    """All devices of an experiment, as processes that have begun; none is left when the block ends."""
     halves = Halves(e.devices)
     try:
         ports = [7447] * e.devices if halves.there else free_ports(e.devices)

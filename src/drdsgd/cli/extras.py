@@ -46,7 +46,7 @@ def reproduce(
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option("--records", help="folder with records of finished runs to reuse; default docs/results/runs"),
+        typer.Option("--records", help="folder with records of finished runs to reuse; default docs/results"),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="check the whole pipeline on the embedded data, in a minute or two")

@@ -1,10 +1,10 @@
 """A run's folder: the experiment, its results, and the state to continue from.
 
 config.toml      the complete experiment: running it again gives the same run
-network.json     the edges of the graph, and the samples per device and class
+network.json     the graph's edges, and what each device holds
 metrics.jsonl    one line per evaluation, appended
 summary.json     written at the end: status, versions, the last metrics under `final`
-model.safetensors, model.md   written at the end: the consensus model and its card
+model.safetensors, model.md   written at the end: the consensus model, and its card
 checkpoint/      the state to continue from
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from drdsgd.data.devices import Devices
     from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Folder", "Network", "Record", "Status", "Summary", "find_runs", "read"]
+__all__ = ["Folder", "Network", "Record", "Status", "Summary", "read"]
 
 Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is no summary
 
@@ -60,7 +60,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended, and with which versions."""
+    """How a run ended, with which versions."""
 
     status: Status
     message: str
@@ -186,45 +186,6 @@ def read(path: Path) -> Record:
     return Record(path, e, network, metrics, summary.status, summary.message, summary.versions)
 
 
-def find_runs(paths: Sequence[Path]) -> list[Record]:
-    """All runs at or below the paths, each once; in the order of the paths, and below a path in natural order.
-
-    Runs without an evaluation are omitted, unless there is no other run. A run that ended without one is damaged.
-    """
-    folders = list({folder.resolve(): folder for path in paths for folder in _run_folders(path)}.values())
-    begun = [folder for folder in folders if read_metrics(Folder(folder).metrics)]
-    for folder in folders:
-        if folder not in begun and Folder(folder).status != "unfinished":
-            raise InputError(
-                f"{folder} is damaged: its run ended, but metrics.jsonl is empty; remove it, or do the run again"
-            )
-    return [read(folder) for folder in begun or folders[:1]]
-
-
-def _run_folders(path: Path) -> list[Path]:
-    if not path.exists():
-        raise InputError(f"there is no folder {path}; give the folder of a run, or of several")
-    if _is_run(path):
-        return [path]
-    # a config.toml alone may be somebody's input to a run
-    found = [config.parent for config in path.rglob("config.toml") if _is_run(config.parent)]
-    if not found:
-        raise InputError(f"no run in or below {path}: a run's folder has a config.toml and a network.json")
-    return sorted(found, key=_natural)
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file() and (path / "network.json").is_file()
-
-
-def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """A key that sorts seed-2 before seed-10."""
-    return [
-        [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", part)]
-        for part in path.parts
-    ]
-
-
 def read_config(path: Path) -> Experiment:
     """The experiment in a config.toml."""
     try:
@@ -332,3 +293,45 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} is corrupt: it is not a JSON object; {_AGAIN}")
     return value
+
+
+# ------------------------------------------------------------------- many runs
+
+
+def find_runs(paths: Sequence[Path]) -> list[Record]:
+    """All runs at or below the paths, each once; in the order of the paths, and below a path in natural order.
+
+    Runs without an evaluation are omitted, unless there is no other run. A run that ended without one is damaged.
+    """
+    folders = list({folder.resolve(): folder for path in paths for folder in _run_folders(path)}.values())
+    begun = [folder for folder in folders if read_metrics(Folder(folder).metrics)]
+    for folder in folders:
+        if folder not in begun and Folder(folder).status != "unfinished":
+            raise InputError(
+                f"{folder} is damaged: its run ended, but metrics.jsonl is empty; remove it, or do the run again"
+            )
+    return [read(folder) for folder in begun or folders[:1]]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(f"there is no folder {path}; give the folder of a run, or of several")
+    if _is_run(path):
+        return [path]
+    # a config.toml alone may be somebody's input to a run
+    found = [config.parent for config in path.rglob("config.toml") if _is_run(config.parent)]
+    if not found:
+        raise InputError(f"no run in or below {path}: a run's folder has a config.toml and a network.json")
+    return sorted(found, key=_natural)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file() and (path / "network.json").is_file()
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """A key that sorts seed-2 before seed-10."""
+    return [
+        [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", part)]
+        for part in path.parts
+    ]

@@ -320,7 +320,7 @@ def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]
     if not shown:
         notes.append(
             "These are small records without graphs and the devices' classes, losses and weights (drdsgd train "
-            "RECORD.json repeats a run with all of them). Floats sent are assumed to grow evenly over rounds."
+            "RECORD repeats a run with all of them). Floats sent are assumed to grow evenly over rounds."
         )
     elif len(shown) < runs:
         notes.append(f"Single devices and graphs are shown for {len(shown)} of {count_runs(runs)}.")
