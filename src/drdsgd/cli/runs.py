@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from drdsgd.experiments.compare import Study
 
 __all__ = ["WORLD", "compare", "demo", "train"]
+
+_several = partial(typer.Option, rich_help_panel="Several processes")
 
 # the connection to the other ranks, if this process is one of several
 WORLD: list[World] = []
@@ -43,33 +46,17 @@ def train(
     log: Log = None,
     engine: Annotated[
         str | None,
-        typer.Option(
+        _several(
             "--engine",
-            help="local (one process) or distributed (one of several processes); default local (torchrun: distributed)",
-            rich_help_panel="Several processes",
+            help="local (one process) or distributed (one of several); default local (torchrun: distributed)",
         ),
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", help="gloo, nccl or mpi; default gloo (GPUs: nccl)", rich_help_panel="Several processes"
-        ),
-    ] = None,
+    backend: Annotated[str | None, _several("--backend", help="gloo, nccl or mpi; default gloo (GPUs: nccl)")] = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            help="seconds after which a silent process counts as lost",
-            rich_help_panel="Several processes",
-        ),
+        float, _several("--timeout", help="seconds after which a silent process counts as lost")
     ] = 300.0,
     regroup: Annotated[
-        bool,
-        typer.Option(
-            "--regroup",
-            help="with --resume: continue with another number of processes",
-            rich_help_panel="Several processes",
-        ),
+        bool, _several("--regroup", help="with --resume: continue with another number of processes")
     ] = False,
     *,
     given: dict[str, Any],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import networkx as nx
@@ -34,24 +34,10 @@ _DIGITS = (1352, 445)  # training and test samples of `sources.digits`, which is
 def make_graph(e: Experiment) -> nx.Graph:
     """The experiment's graph: of a kind, drawn from the seed if it is random, or from a file."""
     _check_devices(e)  # first: a graph of a million devices takes minutes
-    if e.graph == "erdos-renyi":
-        assert e.p is not None
-        return graphs.erdos_renyi(e.devices, e.p, seed=e.seed)
-    if e.graph == "geometric":
-        return graphs.geometric(e.devices, seed=e.seed)
-    if e.graph == "directed-erdos-renyi":
-        assert e.p is not None
-        return graphs.directed_erdos_renyi(e.devices, e.p, seed=e.seed)
-    kinds: dict[str, Callable[[int], nx.Graph]] = {
-        "ring": graphs.ring,
-        "grid": graphs.grid,
-        "torus": graphs.torus,
-        "complete": graphs.complete,
-        "star": graphs.star,
-        "directed-ring": graphs.directed_ring,
-    }
-    if e.graph in kinds:
-        return kinds[e.graph](e.devices)
+    if e.graph in GRAPHS:  # the functions have the names of the kinds
+        random = {"p": e.p, "seed": e.seed} if e.p is not None else {"seed": e.seed} if e.graph == "geometric" else {}
+        graph: nx.Graph = getattr(graphs, e.graph.replace("-", "_"))(e.devices, **random)
+        return graph
     if not Path(e.graph).exists():
         raise InputError(f"--graph {e.graph}: no such file, and {unknown(e.graph, GRAPHS)}")
     return graphs.check(graphs.from_file(Path(e.graph)), e.devices)

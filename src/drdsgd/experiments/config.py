@@ -20,15 +20,7 @@ from drdsgd.errors import InputError, one_line, unknown
 from drdsgd.experiments import registry
 from drdsgd.experiments.options import ALGORITHMS, DATASETS, GRAPHS, OPTIONS, spelling
 
-__all__ = [
-    "Experiment",
-    "default_threads",
-    "has",
-    "load",
-    "method_defaults",
-    "title",
-    "warning",
-]
+__all__ = ["Experiment", "default_threads", "has", "load", "method_defaults", "title", "warning"]
 
 Positive = Annotated[float, Field(gt=0)]
 # bound on numbers that are multiplied with parameters and with each other in float32

@@ -12,17 +12,9 @@ from drdsgd.errors import InputError
 from drdsgd.experiments import registry
 
 __all__ = [
-    "ALGORITHMS",
-    "COMPRESSIONS",
-    "DATASETS",
-    "GRAPHS",
-    "MIXINGS",
-    "OPTIONS",
-    "SCHEDULES",
-    "Option",
-    "parse",
+    "ALGORITHMS", "COMPRESSIONS", "DATASETS", "GRAPHS", "MIXINGS", "OPTIONS", "SCHEDULES", "Option", "parse",
     "spelling",
-]
+]  # fmt: skip
 
 ALGORITHMS = (*registry.ALGORITHMS, *registry.SERVERS)
 DATASETS = ("digits", "fashion-mnist", "cifar10", "synthetic")

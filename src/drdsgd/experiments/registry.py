@@ -22,21 +22,9 @@ if TYPE_CHECKING:
     from drdsgd.experiments.config import Experiment
 
 __all__ = [
-    "ALGORITHMS",
-    "OBJECTIVES",
-    "OPTIMIZERS",
-    "SERVERS",
-    "Named",
-    "Rule",
-    "compressed_size",
-    "default_eta",
-    "gamma_of",
-    "name_of",
-    "own_options",
-    "parts_of",
-    "scheduled",
-    "sent_by",
-]
+    "ALGORITHMS", "OBJECTIVES", "OPTIMIZERS", "SERVERS", "Named", "Rule", "compressed_size", "default_eta",
+    "gamma_of", "name_of", "own_options", "parts_of", "scheduled", "sent_by",
+]  # fmt: skip
 
 Options = Mapping[str, Any]
 

@@ -31,18 +31,9 @@ if TYPE_CHECKING:
     import networkx as nx
 
 __all__ = [
-    "PANELS",
-    "against_rounds",
-    "check_kind",
-    "cost",
-    "curves",
-    "draw_curve",
-    "draw_end",
-    "draw_graph",
-    "network",
-    "save",
-    "style",
-]
+    "PANELS", "against_rounds", "check_kind", "cost", "curves", "draw_curve", "draw_end", "draw_graph", "network",
+    "save", "style",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Style = str | tuple[float, tuple[float, ...]]

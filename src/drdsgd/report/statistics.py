@@ -20,22 +20,9 @@ from drdsgd.report.groups import Groups
 from drdsgd.training.metrics import standard_error
 
 __all__ = [
-    "KINDS",
-    "MEASURES",
-    "Curve",
-    "Estimate",
-    "Kind",
-    "Measure",
-    "Row",
-    "best",
-    "curve",
-    "final",
-    "finished",
-    "over_rounds",
-    "same_problem",
-    "signed",
-    "table",
-]
+    "KINDS", "MEASURES", "Curve", "Estimate", "Kind", "Measure", "Row", "best", "curve", "final", "finished",
+    "over_rounds", "same_problem", "signed", "table",
+]  # fmt: skip
 
 Kind = Literal["consensus", "local"]
 Measure = Literal["average", "worst", "worst10", "stdev"]
