@@ -184,7 +184,10 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
     ("arguments", "says"),
     [
         (["--dataset", "digits", "--shards", "1000"], "K * shards = 10 * 1000 = 10000 is more than the 1352 samples"),
-        (["--dataset", "digits", "--devices", "700"], "K * shards = 700 * 2 = 1400 is more than the 1352 samples"),
+        (
+            ["--dataset", "digits", "--devices", "400", "--shards", "4"],
+            "K * shards = 400 * 4 = 1600 is more than the 1352 samples",
+        ),
         (["--dataset", "digits", "--devices", "600", "--partition", "iid"], "test"),
         (["--graph", "grid", "--devices", "7"], "a grid needs K = rows * columns, but K=7 is prime"),
         (["--devices", "100", "--p", "0.001"], "raise p"),
@@ -196,7 +199,7 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         ),
         (["--model", "mpl"], "--model mpl: unknown, did you mean mlp?"),
         (["--model", "cnn", "--dataset", "synthetic"], "a cnn needs images"),
-        (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: the end must be a part of eta"),
+        (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: the end must be a fraction of eta"),
         (["--eta-schedule", "exponential:2"], "--eta-schedule exponential:2: the decay per round must be in (0, 1]"),
         (["--device", "cuda:99"], "--device cuda:99: "),
         (["--device", "gpu"], "--device gpu: "),
@@ -228,7 +231,49 @@ def test_a_bug_is_not_dressed_up_as_a_mistake(tmp_path: Path, monkeypatch: pytes
         drdsgd("train", *SMALL, "--out", tmp_path)
 
 
+@pytest.mark.parametrize("command", [["train"], ["compare"], ["network", "init"]])
+def test_more_devices_than_samples_are_refused_before_a_graph_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def built(*_: object, **__: object) -> nx.Graph:
+        raise AssertionError("a graph is built")
+
+    monkeypatch.setattr("drdsgd.topology.graphs.erdos_renyi", built)
+    out = tmp_path / "out"
+    for arguments, says in (
+        (["digits"], "digits is enough for 445 devices (1352 training and 445 test samples)"),
+        (["fashion-mnist"], "fashion-mnist is enough for 10000 devices (60000 training and 10000 test samples)"),
+        (
+            ["cifar10", "--validation", "0.2"],
+            "cifar10 is enough for 25000 devices (50000 training samples, two per device with --validation)",
+        ),
+    ):
+        line = refused(*command, "--devices", "50000", "--dataset", *arguments, "--out", out)
+        assert line == f"--devices 50000: {says}; use fewer devices"
+    assert not out.exists()
+
+
+def test_a_graph_without_data_may_have_any_number_of_devices(tmp_path: Path) -> None:
+    said = drdsgd("graph", "--devices", "500", "--graph", "ring", "--out", tmp_path / "a.png")
+    assert said.status == 0 and " 500\n" in said.out
+
+
 # ------------------------------------------------------------- commands, options
+
+
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [(["reproduce", "fig1"], "studies"), (["bench", "mlp"], "benchmarks")],
+)
+def test_commands_of_other_packages_say_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], folder: str
+) -> None:
+    """Where only the library is installed."""
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    assert refused(*command) == (
+        f"{command[0]}: the package drdsgd-{folder} is not installed; in a clone of the repository: "
+        f"pip install ./{folder}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -387,7 +432,7 @@ def test_data_of_your_own_are_trained_on(tmp_path: Path) -> None:
 
 
 def nothing_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data set is where it is looked for."""
+    """No data set can be found."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(path / "cache"))
     monkeypatch.setenv("DRDSGD_DATA", str(path / "data"))
     monkeypatch.setattr(sources, "_DEBIAN", path / "debian")
@@ -510,7 +555,7 @@ def test_a_file_is_no_folder_for_a_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_permission_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the system would tell anybody but root."""
+    """The error that the system gives anyone but root."""
 
     def denied(*_: object, dir: Path, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
@@ -542,9 +587,10 @@ def test_a_disk_that_is_full_from_some_moment_on_loses_nothing(
 
 
 def test_a_finished_run_says_that_nothing_is_left_to_continue(tmp_path: Path) -> None:
-    assert "nothing was left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
+    assert "nothing left to do" not in drdsgd("train", *SMALL, "--out", tmp_path).err
     again = drdsgd("train", "--resume", "--out", tmp_path)
-    assert again.status == 0 and f"{tmp_path} had finished its 6 rounds before: nothing was left to do" in again.err
+    assert again.status == 0
+    assert f"the run in {tmp_path} had already finished its 6 rounds: nothing left to do" in again.err
 
 
 def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
@@ -561,7 +607,7 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
 
 
 def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody else in the process takes care of it."""
+    """If nothing else in the process handles it."""
 
     def broken(*_: object) -> None:
         raise BrokenPipeError
@@ -569,7 +615,7 @@ def test_a_pipe_that_breaks_while_we_print_ends_quietly(monkeypatch: pytest.Monk
     replaced: list[int] = []
     monkeypatch.setattr(explore, "show_table", broken)
     monkeypatch.setattr(os, "dup2", lambda old, new: replaced.append(new))
-    monkeypatch.setattr("drdsgd.report.summary.find_runs", lambda paths: [])
+    monkeypatch.setattr("drdsgd.experiments.records.find_runs", lambda paths: [])
 
     class Pipe:
         @staticmethod

@@ -324,7 +324,7 @@ def test_every_rank_may_have_a_folder_of_its_own(tmp_path: Path) -> None:
     assert [checkpoint._header(part.path)[1] for part in parts] == [[0, 1, 2], [3, 4]]  # a b c, d e
 
     spoilt = programs(tmp_path / "spoilt", *[[*own, "--random-labels", "5", "--out", tmp_path / "x"]] * 2).end()
-    assert len(spoilt.lines) == 1 and "--random-labels 5: fewer than all 5 devices" in spoilt.lines[0]
+    assert len(spoilt.lines) == 1 and "--random-labels 5: must be below the number of devices, 5" in spoilt.lines[0]
     shutil.copy(tmp_path / "site-0" / "a.npz", tmp_path / "site-1")
     twice = programs(tmp_path / "twice", *[[*own, "--out", tmp_path / "x"]] * 2).end()
     assert twice.status == [2, 2] and len(twice.lines) == 1 and "several ranks have the file a.npz" in twice.lines[0]
@@ -376,7 +376,7 @@ def test_ranks_for_which_the_same_options_mean_something_else_are_refused(tmp_pa
         run = ["train", *EXACT, "--rounds", "4", "--model", "ranked_net:net", "--out", tmp_path / "run"]
         said = programs(tmp_path / "logs", *[run] * 2).end()
     assert said.status == [2, 2] and len(said.lines) == 1
-    assert "the initial model is another on rank 1 than on rank 0" in said.lines[0]
+    assert "the initial model differs between rank 1 and rank 0" in said.lines[0]
 
 
 def test_parts_that_do_not_serve_are_not_passed_over(tmp_path: Path) -> None:

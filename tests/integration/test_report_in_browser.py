@@ -14,7 +14,8 @@ from playwright.sync_api import Browser
 
 from drdsgd import report
 from drdsgd.experiments.records import Record, Status
-from drdsgd.report import summary
+from drdsgd.report.groups import groups
+from drdsgd.report.statistics import KINDS, Estimate, Kind, curve, final
 from tests.support.browser import COLOURS, DESKTOP, PHONE, SIZES, Opened, opened
 from tests.support.made import HOSTILE, lively, record
 
@@ -22,13 +23,13 @@ pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
 RUNS = [lively(12, algorithm="dsgd", seed=k) for k in (0, 1, 2)]
 RUNS += [lively(12, gain=4, mu=1.0, seed=k) for k in (0, 1, 2)]
-FIRST = summary.groups(RUNS)["dr-dsgd"][0]  # whose graph is shown at first
+FIRST = groups(RUNS)["dr-dsgd"][0]  # whose graph is shown at first
 WORST = 6  # is its worst-off device
 
 
 def written(folder: Path, runs: list[Record], **options: Any) -> Path:
     file = folder / "report.html"
-    file.write_text(report.page(summary.groups(runs), **options), encoding="utf-8")
+    file.write_text(report.page(groups(runs), **options), encoding="utf-8")
     return file
 
 
@@ -74,7 +75,7 @@ def test_every_plot_has_words(shown: Opened) -> None:
     labels = shown.page.eval_on_selector_all("svg[role=img]", "all => all.map(svg => svg.getAttribute('aria-label'))")
     assert len(labels) == 9
     assert all(len(label) > 40 for label in labels)
-    ends = summary.Estimate.over([summary.final(r, "consensus", "worst") for r in RUNS[3:]])
+    ends = Estimate.over([final(r, "consensus", "worst") for r in RUNS[3:]])
     assert f"to {ends} %" in shown.text("#curve-worst figcaption")
 
 
@@ -90,9 +91,9 @@ def test_the_slider_changes_colours_sizes_and_the_round(shown: Opened) -> None:
     assert before[1] != after[1]
     accuracy = FIRST.metrics[2].consensus
     assert f"Device {WORST} is worst off with {accuracy.worst:.1f} %" in shown.text("#graph figcaption")
-    assert f"{accuracy.worst:.1f} % of its test samples are classified right after round 20" in shown.text("#card")
+    assert f"{accuracy.worst:.1f} % of its test samples are classified correctly after round 20" in shown.text("#card")
     assert page.locator("#curve-worst .cursor").count() == 1
-    # areas are as weights
+    # areas are proportional to weights
     weights = FIRST.metrics[2].weights
     for a, b in ((0, 5), (3, WORST)):
         assert (before[1][a] / before[1][b]) ** 2 == pytest.approx(weights[a] / weights[b], rel=0.02)
@@ -115,7 +116,7 @@ def test_play_goes_through_the_rounds_and_stops(shown: Opened) -> None:
 
 
 def said_of(device: int, k: int) -> list[str]:
-    """What a tooltip must say of a device at an evaluation, by the record."""
+    """The tooltip of a device at an evaluation, from the record."""
     m, counts = FIRST.metrics[k], FIRST.network.label_counts[device]
     share = m.weights[device] / (sum(m.weights) / len(m.weights))
     degree = sum(device in edge for edge in FIRST.network.edges)
@@ -186,7 +187,7 @@ def test_a_click_follows_a_device_in_all_plots(shown: Opened) -> None:
     shown.settle()
     assert shown.lines("curve-worst", ".followed") == {}
     assert shown.text("#card").startswith(f"Device {WORST}, the worst off")
-    # another run of the same seed has the same devices, one of another seed has not
+    # a run with the same seed has the same devices, a run with another seed does not
     page.click("#node-4", force=True)
     page.select_option("#run", label="dsgd, seed 0")
     shown.settle()
@@ -209,7 +210,7 @@ def test_a_dot_and_a_line_can_be_followed_too(shown: Opened) -> None:
 
 
 def test_a_distance_that_hardly_changes_has_an_axis(browser: Browser, tmp_path: Path) -> None:
-    (file := tmp_path / "report.html").write_text(report.page(summary.groups([record([40, 80], rounds=(0, 2, 4, 6))])))
+    (file := tmp_path / "report.html").write_text(report.page(groups([record([40, 80], rounds=(0, 2, 4, 6))])))
     page = opened(browser, file).page
     ticks = page.locator("#apart .plot .tick[text-anchor=end]").all_text_contents()
     assert len({*ticks} - {"rounds"}) >= 3
@@ -224,7 +225,7 @@ def test_the_switches_change_the_curves(shown: Opened) -> None:
     shown.settle()
     local = shown.lines("curve-worst")
     assert all(first[name] != local[name] for name in first)
-    end = summary.Estimate.over([summary.final(r, "local", "worst") for r in RUNS[3:]])
+    end = Estimate.over([final(r, "local", "worst") for r in RUNS[3:]])
     assert f"{end} %" in shown.text("#curve-worst figcaption")
     page.check("input[name=kind][value=consensus]")
     page.check("input[name=x][value=floats]")
@@ -237,8 +238,8 @@ def test_the_switches_change_the_curves(shown: Opened) -> None:
     assert page.locator("#classes .bar-of-class").count() == 9
 
 
-@pytest.mark.parametrize("kind", summary.KINDS)
-def test_pointing_at_a_curve_tells_its_values(shown: Opened, kind: summary.Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_pointing_at_a_curve_tells_its_values(shown: Opened, kind: Kind) -> None:
     shown.page.check(f"input[name=kind][value={kind}]")
     shown.settle()
     plot = "#curve-average .plot svg"
@@ -246,7 +247,7 @@ def test_pointing_at_a_curve_tells_its_values(shown: Opened, kind: summary.Kind)
     assert box is not None
     shown.hover(plot, position={"x": 46 + (box["width"] - 60) * 0.5, "y": 100})
     for name, runs in (("dsgd", RUNS[:3]), ("dr-dsgd", RUNS[3:])):
-        middle = summary.curve(runs, kind, "average").values[5]
+        middle = curve(runs, kind, "average").values[5]
         assert f"{name}: {middle} %" in shown.text("#tip")
     assert shown.text("#tip").startswith("round 50")
 
@@ -264,11 +265,13 @@ def test_a_plots_data_can_be_downloaded(shown: Opened, tmp_path: Path) -> None:
         download.value.save_as(tmp_path / f"{name}.csv")
         assert len(table(tmp_path / f"{name}.csv")) >= 12
     rows = table(tmp_path / "curve-worst.csv")
-    curve = summary.curve(RUNS[3:], "consensus", "worst")
+    expected = curve(RUNS[3:], "consensus", "worst")
     found = [row for row in rows if row["method"] == "dr-dsgd"]
-    assert [int(row["round"]) for row in found] == curve.rounds
-    assert [float(row["mean"]) for row in found] == pytest.approx([v.mean for v in curve.values], rel=1e-4)
-    assert [float(row["standard error"]) for row in found] == pytest.approx([v.error for v in curve.values], rel=1e-4)
+    assert [int(row["round"]) for row in found] == expected.rounds
+    assert [float(row["mean"]) for row in found] == pytest.approx([v.mean for v in expected.values], rel=1e-4)
+    assert [float(row["standard error"]) for row in found] == pytest.approx(
+        [v.error for v in expected.values], rel=1e-4
+    )
     rows = table(tmp_path / "weights.csv")
     assert [int(row["device"]) for row in rows[:12]] == list(range(12))
     assert len(rows) == 12 * 11

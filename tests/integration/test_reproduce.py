@@ -204,8 +204,8 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     choices = "choose fig1, fig2, fig3, fig4, fig5, table1, theory, league or all"
     assert refused("reproduce", "fig9") == f"reproduce fig9: unknown; {choices}"
     assert "--seeds x" in refused("reproduce", "fig1", "--seeds", "x")
-    assert "--seeds : give how many" in refused("reproduce", "fig1", "--seeds", "")
-    assert "--rounds 0: at least 1" in refused("reproduce", "fig1", "--rounds", "0")
+    assert "--seeds : give a number of seeds" in refused("reproduce", "fig1", "--seeds", "")
+    assert "--rounds 0: must be at least 1" in refused("reproduce", "fig1", "--rounds", "0")
     assert "--threads many: not a whole number" in refused("reproduce", "fig1", "--threads", "many")
     monkeypatch.setattr(sources, "_places", lambda known, data_dir: [tmp_path / "nowhere"])
     out = tmp_path / "out"

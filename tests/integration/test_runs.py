@@ -60,7 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def go_on(path: Path) -> None:
-    """Resume, or begin if the process was killed before it had written what to resume."""
+    """Resume, or begin if the process was killed before it wrote anything."""
     run(small(), path, resume=Folder(path).config.exists())
 
 
@@ -215,7 +215,7 @@ def interrupting_at(t: int, times: int = 1) -> Callable[[Progress], None]:
 
 @pytest.mark.parametrize("t", [0, 1, 4, 6])
 def test_an_interruption_leaves_a_checkpoint_of_its_round(whole: Path, tmp_path: Path, t: int) -> None:
-    """Also in the last round: a comparison must not go on with its next run."""
+    """Also in the last round: a comparison must not start its next run."""
     with pytest.raises(Interrupted, match=f"stopped after round {t} of 6"):
         run(small(), tmp_path, watch=interrupting_at(t))
     assert stored_round(tmp_path) == t
@@ -316,7 +316,7 @@ def test_resuming_with_options_that_say_the_same_is_fine(tmp_path: Path, whole: 
 
 
 def test_resuming_nothing(tmp_path: Path) -> None:
-    assert "say which run with --out" in refused("train", "--resume")
+    assert "give the folder of the run with --out" in refused("train", "--resume")
     assert "there is no run in" in refused("train", "--resume", "--out", tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(InputError, match="no run to resume"):
@@ -374,7 +374,7 @@ def test_a_model_that_changed_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_lost_lines_are_noticed(tmp_path: Path, keep: int) -> None:
-    """A checkpoint promises that all lines up to its round are there."""
+    """A checkpoint relies on all lines up to its round."""
     metrics = Folder(begun(tmp_path)).metrics
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:keep]))
     line = refused("train", "--resume", "--out", tmp_path)
@@ -391,7 +391,7 @@ def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: P
     arguments = ["train", *SMALL, "--mu", "0.01", "--rounds", "50"]
     said = drdsgd(*arguments, "--out", tmp_path)
     line = one_line(said, status=1)
-    # what it did until then can be looked at
+    # the record shows what it did until then
     assert said.out == f"report: {tmp_path / 'report.html'}\n"
     assert "diverged; last evaluated after round" in (tmp_path / "report.html").read_text()
     cures = ("smaller eta", "larger mu", "--loss-clip", "--weights normalized")
@@ -405,19 +405,21 @@ def test_divergence_ends_the_run_with_one_line_and_a_readable_record(tmp_path: P
     again = drdsgd("train", "--resume", "--out", tmp_path)
     assert again.status == 1 and line in again.out
     assert {name: data for name, data in contents(tmp_path).items() if name != "report.html"} == before
-    # and the cure that it names
+    # and the remedy that it names
     assert drdsgd(*arguments, "--loss-clip", "0.05", "--out", tmp_path / "clipped").status == 0
     assert drdsgd(*arguments, "--weights", "normalized", "--out", tmp_path / "normalized").status == 0
 
 
 def test_a_run_whose_weights_vanish_says_so_in_one_line_at_its_end(tmp_path: Path) -> None:
-    """With normalized weights and so small a mu it does not diverge: it stalls."""
+    """With normalized weights and such a small mu it does not diverge: it stalls."""
     arguments = [*SMALL, "--mu", "0.001", "--rounds", "40", "--eta", "0.5"]
-    stalled = "in the last round, and so much shorter are its steps: with --weights normalized take --weight-cap 3 if"
+    stalled = (
+        "in the last round, which shortens its steps by that factor: with --weights normalized use --weight-cap 3 if"
+    )
     said = drdsgd("train", *arguments, "--weights", "normalized", "--out", tmp_path / "one")
     assert said.status == 0
     (line,) = [line for line in said.out.splitlines() if "--mu-schedule linear:0.1 --loss-smoothing 0.03" in line]
-    assert line.startswith("dr-dsgd: devices' weights are 0") and stalled in line
+    assert line.startswith("dr-dsgd: the devices' weights are 0") and stalled in line
     larger = drdsgd(
         "train", *SMALL, "--mu", "1", "--rounds", "40", "--weights", "normalized", "--out", tmp_path / "two"
     )
@@ -437,7 +439,7 @@ def test_a_start_beyond_the_floats_is_refused_and_leaves_no_run(tmp_path: Path) 
 
 @pytest.fixture
 def short_files() -> Iterator[Callable[[int], None]]:
-    """No file of this process may grow beyond a number of bytes: what a full disk does, done by the system itself."""
+    """Limit the size of this process's files, so that the system itself acts like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -447,7 +449,7 @@ def short_files() -> Iterator[Callable[[int], None]]:
 def test_a_full_disk_ends_in_one_line_and_loses_nothing(
     tmp_path: Path, short_files: Callable[[int], None], most: int
 ) -> None:
-    """With more and more room: no config, no checkpoint, not all metrics, no report."""
+    """With increasing room: no config, no checkpoint, not all metrics, no report."""
     arguments = ["train", *SMALL, "--rounds", "30", "--out"]
     assert drdsgd(*arguments, tmp_path / "whole").status == 0
     path = tmp_path / "short"

@@ -1,4 +1,4 @@
-"""Runs in several processes: the same bits as in one; whoever is killed, nothing is lost and nobody is left over."""
+"""Runs in several processes: the same bits as in one; if a process is killed, nothing is lost and none is left over."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.program import (
 )
 
 BOTH = ("dsgd", "dr-dsgd")
-# rounds that take as many seconds as a file says, so that there is time to kill somebody within them
+# rounds that last as long as a file says, so that there is time to kill a process within them
 SLOW = """
 import sys, time
 from pathlib import Path
@@ -65,7 +65,7 @@ OPTIONS += ["--seeds", "1"]
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], object]]:
-    """Sets how long a round of the model slow:net takes, also of those that are under way."""
+    """Sets the duration of a round of the model slow:net, also in running processes."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "slow.py").write_text(SLOW)
 
@@ -80,7 +80,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], o
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, slow: Callable[[str], object]) -> Path:
-    """The comparison that others disturb, undisturbed, in one process."""
+    """The comparison of the other tests, undisturbed, in one process."""
     path = tmp_path_factory.mktemp("whole")
     slow("0")
     assert drdsgd("compare", *OPTIONS, "--threads", "1", "--out", path).status == 0
@@ -88,7 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, slow: Callable[[str], object
 
 
 class Comparison:
-    """A slow comparison under way, with one run in the program's process and one in a worker."""
+    """A slow comparison in progress, with one run in the program's process and one in a worker."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.log = path, path.with_name("log")
@@ -101,13 +101,13 @@ class Comparison:
         (self.worker,) = [child for child in processes() if parent(child) == self.pid]
 
     def ended(self) -> int | None:
-        """How the program ended; the worker is gone then, or soon."""
+        """The exit status of the program; the worker ends by then, or soon after."""
         self.program.join(60)
         wait_for(lambda: self.worker not in processes())
         return self.program.exitcode
 
     def said(self) -> str:
-        """The last line that the program said, without its name and how to go on."""
+        """The last line of the program, without its name and how to continue."""
         name, _, line = self.log.read_text().splitlines()[-1].partition(": ")
         assert name == "drdsgd"
         said, _, command = line.partition("; continue with: ")
@@ -122,7 +122,7 @@ class Comparison:
 
 
 def stat(pid: int) -> list[str]:
-    """State, parent and more of a process; of one that is gone, nothing."""
+    """State, parent and more of a process; nothing if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return ["Z", "0"]
@@ -133,7 +133,7 @@ def parent(pid: int) -> int:
 
 
 def processes() -> set[int]:
-    """All that are alive."""
+    """All living processes."""
     return {int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and stat(int(p.name))[0] != "Z"}
 
 
@@ -143,7 +143,7 @@ def processes() -> set[int]:
 def test_several_processes_give_what_one_gives(
     tmp_path: Path, slow: Callable[[str], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The same bits, in the same order, of a model that prints, and with a run that diverges."""
+    """The same bits in the same order, also with a model that prints and a run that diverges."""
     specs = ("dsgd:rounds=100,eval-every=50,checkpoint-every=50", "dr-dsgd", "dr-dsgd:mu=0.005")
     plan = Study(specs, (0, 1), {**FIELDS, "rounds": 20, "model": "slow:net"})
     seen: list[tuple[Path, int]] = []
@@ -212,7 +212,7 @@ def test_workers_notice_that_they_are_alone(tmp_path: Path, slow: Callable[[str]
     ("death", "says"),
     [
         ("kill", "was killed (signal 9, Killed); if memory was short, use fewer --threads"),
-        ("bug", "ended with status 1; what it said stands above"),
+        ("bug", "ended with status 1; see its output above"),
     ],
 )
 def test_a_worker_that_dies_is_told_in_one_line(
@@ -235,7 +235,7 @@ def test_a_worker_that_dies_is_told_in_one_line(
 def test_a_worker_that_cant_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     said = drdsgd("compare", *SMALL, "--rounds", "3000", "--seeds", "1", "--threads", "2", "--out", tmp_path)
-    assert one_line(said, 1).startswith("the process of a worker ended with status 1; what it said stands above; cont")
+    assert one_line(said, 1).startswith("the process of a worker ended with status 1; see its output above; cont")
 
 
 # ---------------------------------------------------------------------- threads
@@ -255,7 +255,7 @@ class Thread:
         self._thread.start()
 
     def kill(self) -> None:
-        """It can't be; but it ends as soon as nobody talks to it."""
+        """A thread cannot be killed; but it ends as soon as its socket is closed."""
 
     def wait(self, timeout: float = 0) -> int:
         self._thread.join(60)
@@ -268,12 +268,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "SAY_EVERY", 0.0)
 
 
-# the first run has time to hear of the second
+# the first run has time to receive messages of the second
 UNEVEN = Study(("dsgd:rounds=3000", "dr-dsgd"), (0,), {**FIELDS, "checkpoint_every": 10**6, "eval_every": 3000})
 
 
 def assert_stopped(path: Path) -> None:
-    """A run was asked to stop on its way, and saved itself."""
+    """A run was asked to stop, and saved a checkpoint."""
     assert Folder(path).status == "unfinished"
     assert 0 <= saved(path).state.t < 3000
 
@@ -345,7 +345,7 @@ def test_a_comparison_that_only_waits_can_be_interrupted(tmp_path: Path) -> None
 
     def watch(cell: Cell, t: int) -> None:
         nonlocal asked
-        # our own run is over, and in the worker's run nobody gets signals
+        # our own run has ended, and the worker's thread gets no signals
         if not asked and Folder(tmp_path / "dsgd" / "seed-0").status == "finished":
             asked = True
             signal.raise_signal(signal.SIGINT)
@@ -363,7 +363,7 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("here")
 def test_a_worker_that_is_asked_to_stop_begins_nothing_more(tmp_path: Path) -> None:
-    """Not even what it was given before."""
+    """Not even a job that it got before."""
     worker = workers.Worker(threads=1)
     assert worker.hear() == [("ready", None)]
     worker.give(small(rounds=3000, checkpoint_every=10**6), tmp_path / "first")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from drdsgd.data.batches import Batches
 from drdsgd.errors import InputError
-from drdsgd.report.summary import Estimate
+from drdsgd.report.statistics import Estimate
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import metropolis_matrix, rho
 from drdsgd.topology.spectrum import graph_factor

@@ -1,4 +1,4 @@
-"""A page in a real browser, and all that it asked for or complained of."""
+"""A page in a real browser, with its requests and its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = "[...document.querySelectorAll('.node')].map(node => Number(node.getAttr
 
 @dataclasses.dataclass
 class Opened:
-    """A page, and all that it asked for or complained of."""
+    """A page, its requests and its errors."""
 
     page: Page
     requests: list[str]
@@ -28,7 +28,7 @@ class Opened:
         return " ".join(self.page.inner_text(selector).split())
 
     def settle(self) -> None:
-        """Wait for what a change has set off: it is drawn in the next frame."""
+        """Wait for the next frame, which draws the effect of a change."""
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def slide(self, k: int) -> None:
@@ -37,7 +37,7 @@ class Opened:
         self.settle()
 
     def hover(self, selector: str, **how: Any) -> None:
-        """Point at something. Scrolling there hides the tooltip when its event comes, so that is waited for."""
+        """Point at an element. The scroll event hides the tooltip, so wait for it first."""
         self.page.mouse.move(0, 0)
         self.page.eval_on_selector(
             selector,

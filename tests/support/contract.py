@@ -1,4 +1,4 @@
-"""What others build on: the public names, the commands and their options."""
+"""The public interface: names, commands and their options."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Processes that are killed, or kill themselves, at a chosen moment of a run.
 
-They are forked from a server that has imported everything, also what torch imports when it is first used, and so
-take a tenth of a second each.
+They are forked from a server that has imported everything, including what torch imports on first use, so each starts in
+a tenth of a second.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from drdsgd.versions import versions
 from tests.support.program import small
 
 SERVER = multiprocessing.get_context("forkserver")
-# there is one server for all tests of a process, and the first that needs it starts it: it loads what any of them needs
+# one server for all tests of a process, started by the first test that needs it; it loads what any of them needs
 SERVER.set_forkserver_preload(
     ["tests.support.killing", "tests.support.scenarios", "drdsgd.report", "drdsgd.cli.progress"]
 )
-# a forward pass only: a process that has been through a backward pass can't be forked where there are GPUs
+# only a forward pass: after a backward pass a process cannot be forked on machines with GPUs
 next(iter(trajectory(logistic((20,), 10), synthetic(4), ring(4), dsgd(0.1), rounds=1, batch_size=2)))
 versions()
 
 
 def process(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
-    """A process that has begun."""
+    """A started process."""
     child = SERVER.Process(target=target, args=arguments, daemon=True)
     child.start()
     return child
@@ -55,12 +55,12 @@ def outcome(target: Callable[..., None], *arguments: Any) -> int | None:
 
 
 def die() -> None:
-    """The end, without a chance to do anything more."""
+    """End this process at once."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def program(arguments: list[str], log: Path) -> None:
-    """`drdsgd ARGUMENTS`, with what it prints in a file."""
+    """`drdsgd ARGUMENTS`, with its output in a file."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
@@ -68,7 +68,7 @@ def program(arguments: list[str], log: Path) -> None:
 
 
 def killed_at_event(path: Path, resume: bool, event: int) -> None:
-    """A run that dies where it touches its folder for the `event`-th time (opens or renames a file)."""
+    """A run that dies when it touches its folder for the `event`-th time (opens or renames a file)."""
     seen = 0
 
     def hook(name: str, arguments: tuple[Any, ...]) -> None:
@@ -83,7 +83,7 @@ def killed_at_event(path: Path, resume: bool, event: int) -> None:
 
 
 def killed_writing_a_checkpoint(path: Path, call: int) -> None:
-    """A run that dies when half of its `call`-th checkpoint is written."""
+    """A run that dies after writing half of its `call`-th checkpoint."""
     calls = 0
 
     def half(tensors: Any, file: Path, about: dict[str, str]) -> None:
@@ -99,7 +99,7 @@ def killed_writing_a_checkpoint(path: Path, call: int) -> None:
 
 
 def killed_writing_a_line(path: Path, call: int, part: float) -> None:
-    """A run that dies when only a part of its `call`-th evaluation is written."""
+    """A run that dies after writing a part of its `call`-th evaluation."""
     calls, append = 0, Folder.append
 
     def partly(folder: Folder, metrics: Any) -> None:

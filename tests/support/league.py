@@ -1,4 +1,4 @@
-"""A league that was run: made-up results for everything that its tuning asks for."""
+"""A finished league: invented results for all runs of its tuning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def finished(group: Group, worst: float, floats: int = 1000) -> dict[Experiment,
 
 
 def tuned(names: list[str], worst: dict[str, float], arena: Arena = ARENA) -> dict[Experiment, RunRecord]:
-    """Everything that the tuning of these entrants asks for; the larger eta, the better, up to 0.4."""
+    """All runs of the tuning of these entrants; a larger eta is better, up to 0.4."""
     done: dict[Experiment, RunRecord] = {}
     for name in names:
         while (one := plan.place(arena, BY_NAME[name], done)).found.wanted:

@@ -1,4 +1,4 @@
-"""Runs to look at: a small real study, and records made up to have the numbers that a test wants."""
+"""Runs for tests: a small real study, and invented records with chosen numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Network, Record, Status
 from drdsgd.experiments.run import run
-from drdsgd.report import summary
+from drdsgd.report.groups import groups
+from drdsgd.report.statistics import Row, table
 from drdsgd.training.metrics import Metrics, Spread
 from drdsgd.versions import versions
 from drdsgd_studies.shared import store
@@ -23,7 +24,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>&\"'%{x}[red]"
 
 
 def experiment(**fields: Any) -> Experiment:
-    """A tiny one."""
+    """A tiny experiment."""
     tiny = {"dataset": "synthetic", "devices": 5, "rounds": 6, "eval_every": 2, "graph": "ring", "threads": 1}
     return Experiment(**{**tiny, **fields})
 
@@ -53,7 +54,7 @@ def record(
     message: str = "",
     **fields: Any,
 ) -> Record:
-    """A run whose devices are at 50 % until its last evaluation, and there at `ends`."""
+    """A run whose devices are at 50 % before its last evaluation, and at `ends` in it."""
     K = len(ends)
     e = experiment(**{"devices": K, **fields})
     lines = [metrics(t, [50.0] * K) for t in rounds[:-1]] + [metrics(rounds[-1], ends)]
@@ -62,9 +63,9 @@ def record(
 
 
 def lively(K: int, evaluations: int = 11, every: int = 10, *, gain: float = 0.0, **fields: Any) -> Record:
-    """A finished run on K devices of ten classes in which no two devices, rounds or kinds of number are alike.
+    """A finished run on K devices of ten classes in which all devices, rounds and kinds of number differ.
 
-    Accuracies rise, device K // 2 is the worst off, and weights follow losses. `gain` lifts all accuracies.
+    Accuracies rise, device K // 2 is the worst off, and weights follow losses. `gain` raises all accuracies.
     """
     e = experiment(**{"devices": K, "rounds": every * (evaluations - 1), "eval_every": every, **fields})
     rng = np.random.default_rng([e.seed, K])
@@ -115,7 +116,7 @@ def network(K: int) -> Network:
 
 
 def run_record(e: Experiment, ends: Sequence[float], status: Status = "finished") -> RunRecord:
-    """A run whose devices rise from 10 % to `ends`; one that did not finish was on that way for half the rounds."""
+    """A run whose devices rise from 10 % to `ends`; an unfinished run has only the first half of the rounds."""
     rounds = sorted({*range(0, e.rounds + 1, e.eval_every), e.rounds})
     if status != "finished":
         rounds = [t for t in rounds if 2 * t <= e.rounds]
@@ -123,14 +124,14 @@ def run_record(e: Experiment, ends: Sequence[float], status: Status = "finished"
     return store.run_record(Record(Path("run"), e, network(len(ends)), lines, status, "", versions()))
 
 
-def pair(worst: Sequence[float], average: Sequence[float]) -> list[summary.Row]:
-    """DSGD at worst 40 and average 60 in every seed, and DR-DSGD that much above it."""
+def pair(worst: Sequence[float], average: Sequence[float]) -> list[Row]:
+    """DSGD with worst 40 and average 60 in every seed, and DR-DSGD above it by these differences."""
     runs = []
     for seed, (w, a) in enumerate(zip(worst, average, strict=True)):
         # devices at 40 + w, and two that bring the average to 60 + a
         rest = (3 * (60 + a) - (40 + w)) / 2
         runs += [record([40, 70, 70], algorithm="dsgd", seed=seed), record([40 + w, rest, rest], seed=seed)]
-    return summary.table(summary.groups(runs))
+    return table(groups(runs))
 
 
 # ------------------------------------------------------------------------ runs

@@ -1,4 +1,4 @@
-"""A graph of every kind: what the laws of rounds and optimizers run over."""
+"""A graph of every kind, for the laws of rounds and optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program in this process, small experiments for it, and what it leaves in a folder."""
+"""The program in this process, small experiments for it, and the contents of a run's folder."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def drdsgd(*arguments: str | Path) -> Said:
 
 
 def one_line(said: Said, status: int = 2) -> str:
-    """The one line that the program said on its standard error; it must have ended with that status."""
+    """The only line on the program's standard error; it must have ended with this status."""
     assert said.status == status, said
     assert said.err.startswith("drdsgd: ") and said.err.endswith("\n") and len(said.err.splitlines()) == 1, said.err
     return said.err.removeprefix("drdsgd: ").rstrip("\n")
 
 
 def refused(*arguments: str | Path) -> str:
-    """What the program says of arguments that it must refuse."""
+    """The program's error for arguments that it must refuse."""
     said = drdsgd(*arguments)
     assert said.out == ""
     return one_line(said)
@@ -68,7 +68,7 @@ def small(**fields: Any) -> Experiment:
 
 
 class Crash(Exception):
-    """What no code of the package expects."""
+    """An exception that no code of the package expects."""
 
 
 def crashing_at(t: int) -> Callable[[Progress], None]:
@@ -95,7 +95,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def evaluations(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what takes time, which is all that differs between two equal runs."""
+    """The lines of metrics.jsonl without seconds, the only values that differ between two equal runs."""
     lines = [json.loads(line) for line in Folder(path).metrics.read_text().splitlines()]
     return [
         {name: value for name, value in line.items() if name not in ("seconds", "exchange_seconds")} for line in lines
@@ -103,7 +103,7 @@ def evaluations(path: Path) -> list[dict[str, Any]]:
 
 
 def saved(path: Path) -> Progress:
-    """Where the run in a folder can go on, whatever number of processes wrote that."""
+    """The checkpoint in a folder, whatever number of processes wrote it."""
     K = records.read_config(Folder(path).config).devices
     found = checkpoint.load(Folder(path).checkpoint, SingleProcess(K), regroup=True)
     assert found is not None

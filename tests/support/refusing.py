@@ -1,4 +1,4 @@
-"""What a refused call says."""
+"""The message of a refused call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def says(*words: str) -> Any:
 
 
 def message(call: Callable[[], object], *words: str) -> str:
-    """The one line of the InputError that the call raises; it must hold the words."""
+    """The one line of the InputError that the call raises; it must contain the words."""
     with pytest.raises(InputError) as caught:
         call()
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Several processes that share the devices, as torchrun would start them, but forked, and so at once."""
+"""Several processes that share the devices, as under torchrun, but forked, which is faster."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Said(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What all said of mistakes."""
+        """The error lines of all."""
         lines = [line for text in self.text for line in text.splitlines()]
         return [line.removeprefix("drdsgd: ") for line in lines if line.startswith("drdsgd: ")]
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 class Together:
-    """Processes that have begun."""
+    """Started processes."""
 
     def __init__(self, size: int, folder: Path, target: Callable[..., None], arguments: Sequence[Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,12 +59,12 @@ class Together:
 
 
 def programs(folder: Path, *arguments: Sequence[object]) -> Together:
-    """`drdsgd ARGUMENTS` in as many processes as there are lists of them."""
+    """`drdsgd ARGUMENTS`, one process per list of arguments."""
     return Together(len(arguments), folder, _program, [[str(one) for one in some] for some in arguments])
 
 
 def worlds(size: int, folder: Path, target: Callable[..., None], *arguments: Any) -> Said:
-    """target(world, ...) in each of so many processes."""
+    """target(world, ...) in each of several processes."""
     return Together(size, folder, _in_world, [(target, arguments)] * size).end()
 
 

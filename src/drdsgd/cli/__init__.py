@@ -1,29 +1,57 @@
-"""The command line. It parses, calls the library, and prints; a user's mistake is one line, with exit status 2."""
+"""The command line. It parses, calls the library and prints. A user's mistake gets one line and exit status 2."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from drdsgd import __version__
 from drdsgd.cli import data, explore, extras, network, runs
-from drdsgd.cli.program import WORLD, app
+from drdsgd.cli.runs import WORLD
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
 
 __all__ = ["app", "main"]
 
-# as `--help` lists them; every module adds its commands to the application when it is imported
-_MODULES = (runs, explore, network, extras, data)
-_ORDER = ("train", "compare", "demo", "reproduce", "graph", "algorithms", "report", "node", "bench")
-app.registered_commands.sort(key=lambda command: _ORDER.index(getattr(command.callback, "__name__", "")))
+app = typer.Typer(
+    name="drdsgd",
+    help="Train one model over a graph of devices, without a server, good for the worst-off device.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# in the order in which --help lists them
+for command in (
+    runs.train, runs.compare, runs.demo, extras.reproduce, explore.graph, explore.algorithms, explore.report,
+    network.node, extras.bench,
+):  # fmt: skip
+    app.command()(command)
+app.add_typer(data.app, name="data")
+app.add_typer(network.app, name="network")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"drdsgd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
+    ] = False,
+) -> None:
+    """Train one model over a graph of devices, without a server, good for the worst-off device."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program `drdsgd`."""
-    # before torch is loaded: threads that wait for others sleep instead of spinning, else a second process on the
-    # machine makes a round many times slower
+    # before torch is loaded: waiting threads sleep instead of spinning, which would make a round many times slower
+    # beside a second process
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     status = _status(arguments)
     if WORLD:
@@ -32,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _status(arguments: Sequence[str] | None) -> int:
-    """Run a command; everything that is not a bug ends in one line and an exit status."""
+    """Run a command and return its exit status; everything but a bug ends in one line."""
     try:
-        # not app(...): that would swallow an interruption and what it says
+        # not app(...), which would swallow an interruption and its message
         command = typer.main.get_command(app)
         with command.make_context("drdsgd", sys.argv[1:] if arguments is None else list(arguments)) as context:
             command.invoke(context)
@@ -42,7 +70,7 @@ def _status(arguments: Sequence[str] | None) -> int:
     except typer.Exit as done:
         return done.exit_code
     except typer.TyperException as error:
-        # typer's own explanation takes many lines; where it has shown the help, it has none
+        # typer's own error report has many lines; its message is empty where it has already shown the help
         return _say(2, error.format_message())
     except InputError as error:
         return _say(2, str(error))
@@ -50,7 +78,7 @@ def _status(arguments: Sequence[str] | None) -> int:
         return _say(1, str(error))
     except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
         return _say(130, str(error) or "interrupted")
-    except BrokenPipeError:  # the reader of our output went away, as in `drdsgd graph | head`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `drdsgd graph | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -66,11 +94,11 @@ def _say(status: int, message: str) -> int:
     if not message:
         return status
     who = ""
-    if WORLD:  # of several processes one says what ends them all
+    if WORLD:  # one of several processes reports what ends them all
         if not WORLD[0].speaks():
             return status
         who = f"rank {WORLD[0].rank}: "
-    elif os.environ.get("LOCAL_RANK", "0") != "0":  # before they met, one on each machine
+    elif os.environ.get("LOCAL_RANK", "0") != "0":  # before they are connected, one on each machine reports
         return status
     print(f"drdsgd: {who}{' '.join(message.splitlines())}", file=sys.stderr)
     return status

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from drdsgd.cli.output import console
-from drdsgd.cli.program import data_app
 
-__all__ = ["data", "get"]
+__all__ = ["app", "data", "get"]
+
+app = typer.Typer(help="List the data sets that are here, and fetch others.", invoke_without_command=True)
 
 
-@data_app.callback()
+@app.callback()
 def data(context: typer.Context) -> None:
-    """Which data sets are here, with sizes and checksums."""
+    """List the data sets that are here, with sizes and checksums, and fetch others."""
     if context.invoked_subcommand is not None:
         return
     from rich.table import Table
@@ -33,12 +34,14 @@ def data(context: typer.Context) -> None:
     console().print(table)
 
 
-@data_app.command()
+@app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10")],
-    to: Annotated[Path | None, typer.Option("--data-dir", help="folder to put it in; default the user's cache")] = None,
+    name: Annotated[str, typer.Argument(help="name of the data set: fashion-mnist or cifar10")],
+    to: Annotated[
+        Path | None, typer.Option("--data-dir", help="folder to put it into; default the user's cache")
+    ] = None,
 ) -> None:
-    """Fetch a data set, check it, and put it where it is looked for."""
+    """Fetch a data set, check it, and put it where it will be found."""
     from drdsgd.cli.progress import bar
     from drdsgd.data import download
 

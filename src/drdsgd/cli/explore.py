@@ -10,31 +10,29 @@ import typer
 
 from drdsgd.cli.options import experiment_options
 from drdsgd.cli.output import console, show_table
-from drdsgd.cli.program import app
 from drdsgd.errors import InputError, unknown
 from drdsgd.experiments.options import OPTIONS, spelling
 
 __all__ = ["algorithms", "graph", "report"]
 
-# what the command `graph` shows the graph and its mixing of
+# the options that determine a graph and its mixing
 OF_A_GRAPH = (
     "devices", "graph", "p", "seed", "rounds", "mixing", "gossip_steps", "local_steps", "link_failures", "dropouts",
 )  # fmt: skip
 
 
-@app.command()
 @experiment_options(without=[name for name in OPTIONS if name not in OF_A_GRAPH])
 def graph(
-    out: Annotated[Path, typer.Option("--out", help="the picture: .png, .svg or .pdf")] = Path("graph.png"),
+    out: Annotated[Path, typer.Option("--out", help="picture file: .png, .svg or .pdf")] = Path("graph.png"),
     *,
     given: dict[str, Any],
 ) -> None:
-    """A graph: picture, degrees, rho, and what the theory says of eta."""
+    """Show a graph: picture, degrees, rho, and the step sizes that the theory allows."""
     from drdsgd.experiments import build, config
     from drdsgd.report import plots
     from drdsgd.topology.spectrum import graph_factor, rho_over_time
 
-    e = config.Experiment(**given)
+    e = config.Experiment(**given, dataset="synthetic")  # which has data for any number of devices
     g = build.make_graph(e)
     degrees = sorted(degree for _, degree in g.degree)
     mixing = build.make_mixing(e, g)
@@ -48,7 +46,7 @@ def graph(
         "spectral gap 1 - sqrt(rho)": f"{1 - r**0.5:.6f}",
         f"Theorem 1, mu = {mu:g}": f"eta below {limit} / L (L: bound on curvature, G: on gradients and exp(loss / mu))"
         if mixing.balanced
-        else "says nothing of directed graphs",
+        else "does not cover directed graphs",
         f"eta = sqrt(K / T), T = {T}": f"{(K / T) ** 0.5:.4f}",
         f"B = sqrt(K T), T = {T}": f"{(K * T) ** 0.5:.1f}",
         "picture": str(plots.network(g, out)),
@@ -58,11 +56,10 @@ def graph(
         print(f"{name:<{width}}  {value}")
 
 
-@app.command()
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="only this one, with all its own defaults")] = None,
+    name: Annotated[str | None, typer.Argument(help="show only this one, with all its defaults")] = None,
 ) -> None:
-    """Every method, or one: its problem, its cost, its options, its source."""
+    """List every method, or one: its problem, its cost, its options, its source."""
     from drdsgd.experiments import config, registry
 
     screen = console()
@@ -91,7 +88,7 @@ def algorithms(
         return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
 
     def defaults_of(one: str, made: registry.Named) -> Mapping[str, Any]:
-        # in the list where they are others than its parts', which stand below
+        # the list shows only what differs from the defaults of the parts, which it lists below
         return made.options if name is None else {**registry.own_options(one, None, None), **own_step(made.optimizer)}
 
     per_link = "numbers per link and round:"
@@ -102,27 +99,30 @@ def algorithms(
         ]
         for one, made in registry.ALGORITHMS.items()
     }  # fmt: skip
-    show("--algorithm NAME: an objective with an optimizer, each of which can be exchanged", named)
+    show("--algorithm NAME: an objective with an optimizer, each of which can be overridden", named)
     for title, rules, sent in (
         (
-            "--algorithm NAME: with a server, as baselines; --graph and --p only count the devices",
+            "--algorithm NAME: baselines with a server; only the size of the graph matters",
             registry.SERVERS, "numbers per client and round:",
         ),
-        ("--objective NAME: what is minimised", registry.OBJECTIVES, "numbers per link and round, beside the model:"),
-        ("--optimizer NAME: how", registry.OPTIMIZERS, per_link),
+        (
+            "--objective NAME: the function to minimise",
+            registry.OBJECTIVES, "numbers per link and round, without the model:",
+        ),
+        ("--optimizer NAME: how it is minimised", registry.OPTIMIZERS, per_link),
     ):  # fmt: skip
         show(title, {one: about(one, rule, sent) for one, rule in rules.items()})
     print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
     print("compressed d: quantize:B (B + 1) / 32 d, top:PART 2 PART d, random:PART PART d")
     print(
-        "--gamma by default: 0.8 for 4 and 8 bits (1 works with these, too, and dr-qgm and dr-gt-adam have it), 0.4 for"
+        "--gamma by default: 0.8 for 4 and 8 bits (dr-qgm, dr-gt-adam: 1), 0.4 for 2 bits, 2 PART for top and PART for"
     )
-    print("2 bits, 2 PART for top and PART for random, but 0.8 at most: with a larger one gossip may diverge")
-    print("--gossip-steps N averages N times in a round, of compressed models too: N times the numbers per link")
+    print("random, at most 0.8; with a larger gamma gossip may diverge")
+    print("--gossip-steps N averages N times in a round, so it sends N times the numbers per link")
 
 
 def _defaults(options: Mapping[str, Any]) -> str:
-    """Options as a user writes them; one that is off by default has no value."""
+    """Options as a user writes them; an option that is off by default has no value."""
     from drdsgd.experiments.registry import gamma_of
 
     def shown(name: str, value: object) -> str:
@@ -134,19 +134,19 @@ def _defaults(options: Mapping[str, Any]) -> str:
     return " ".join(shown(name, value) for name, value in options.items())
 
 
-@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="folders of runs or comparisons")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="the page; default DIR/report.html, of several DIRs report.html here")
+        Path | None,
+        typer.Option("--out", help="file for the page; default DIR/report.html (several DIRs: report.html)"),
     ] = None,
 ) -> None:
-    """A self-contained HTML page of runs."""
+    """Write a self-contained HTML page about runs."""
     from drdsgd import report as reports
+    from drdsgd.experiments.records import find_runs
     from drdsgd.network import joined
-    from drdsgd.report import summary
 
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     runs = [joined.join(path) if joined.is_deployment(path) else path for path in runs]
-    show_table(summary.find_runs(runs))
+    show_table(find_runs(runs))
     print(f"report: {reports.write(runs, out or default)}")

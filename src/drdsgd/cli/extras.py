@@ -1,4 +1,4 @@
-"""Commands whose work is done by packages of their own: `reproduce` (studies) and `bench` (benchmarks).
+"""Commands that other packages provide: `reproduce` (studies) and `bench` (benchmarks).
 
 The library never imports these packages. They register a function under the entry point group `drdsgd.commands`.
 """
@@ -6,13 +6,11 @@ The library never imports these packages. They register a function under the ent
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from drdsgd.cli.program import app
 from drdsgd.errors import InputError
 
 __all__ = ["bench", "reproduce"]
@@ -20,6 +18,8 @@ __all__ = ["bench", "reproduce"]
 
 def _registered(command: str, folder: str) -> Callable[..., Any]:
     """The function behind a command that another package provides."""
+    from importlib.metadata import entry_points  # slow to load
+
     found = tuple(entry_points(group="drdsgd.commands", name=command))
     if not found:
         raise InputError(
@@ -30,52 +30,47 @@ def _registered(command: str, folder: str) -> Callable[..., Any]:
     return function
 
 
-@app.command()
 def reproduce(
     what: Annotated[
         str, typer.Argument(metavar="WHAT", help="fig1, fig2, fig3, fig4, fig5, table1, theory, league or all")
     ],
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 5, with --quick 2")
+        str | None, typer.Option("--seeds", help="number of seeds, or the seeds as 0,3,7; default 5 (--quick: 2)")
     ] = None,
     rounds: Annotated[
-        str | None, typer.Option("--rounds", metavar="INTEGER", help="rounds of every run, in place of the paper's T")
+        str | None, typer.Option("--rounds", metavar="INTEGER", help="rounds of every run; default the paper's T")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="folder for what comes out; default docs/results, with --quick runs/quick"),
+        typer.Option("--out", help="output folder; default docs/results (--quick: runs/quick)"),
     ] = None,
     known: Annotated[
         Path | None,
-        typer.Option(
-            "--records", help="folder with records of finished runs, taken where they fit; default docs/results"
-        ),
+        typer.Option("--records", help="folder with records of finished runs to reuse; default docs/results"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="a check of the whole pipeline on the embedded data, in a minute or two")
+        bool, typer.Option("--quick", help="check the whole pipeline on the embedded data, in a minute or two")
     ] = False,
     only_known: Annotated[
-        bool, typer.Option("--only-known", help="run nothing: draw and judge what is done so far")
+        bool, typer.Option("--only-known", help="run nothing; draw and judge the finished runs")
     ] = False,
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="INTEGER", help="runs that go at once; default all cores")
+        str | None,
+        typer.Option("--threads", metavar="INTEGER", help="number of runs at the same time; default all cores"),
     ] = None,
 ) -> None:
-    """The paper: its figures, table and theory, and what came of each claim; or the league of methods beyond it."""
+    """Reproduce the paper's figures, table and theory, with a verdict on each claim, or the league of methods."""
     _registered("reproduce", "studies")(what, seeds, rounds, out, known, quick, only_known, threads)
 
 
-@app.command()
 def bench(
     cases: Annotated[
         list[str] | None,
         typer.Argument(metavar="[CASE]...", help="mlp, cnn, load, scale, evaluation, study, start; default all"),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="turns of every side")] = 7,
-    out: Annotated[Path, typer.Option("--out", help="all numbers, as JSON")] = Path("bench.json"),
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="a picture of cost against K, from the case scale")
-    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="repetitions of every measurement")] = 7,
+    out: Annotated[Path, typer.Option("--out", help="file for all numbers, as JSON")] = Path("bench.json"),
+    plot: Annotated[Path | None, typer.Option("--plot", help="picture of cost against K, from the case scale")] = None,
 ) -> None:
-    """Speed on this machine: ratios to a plain loop, to the bare arithmetic, and between sizes."""
+    """Measure speed on this machine: ratios to a plain loop, to the bare arithmetic, and between sizes."""
     _registered("bench", "benchmarks")(cases, repeats, out, plot)

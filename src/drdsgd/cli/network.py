@@ -9,46 +9,56 @@ import typer
 
 from drdsgd.cli.options import count, experiment_options
 from drdsgd.cli.output import console, show_table
-from drdsgd.cli.program import app, network_app
 from drdsgd.errors import InputError
 
-__all__ = ["network_init", "network_join", "network_run", "network_sign", "network_status", "node"]
+__all__ = ["app", "network_init", "network_join", "network_run", "network_sign", "network_status", "node"]
+
+app = typer.Typer(help="Real devices: a network of peers, over mutual TLS.", no_args_is_help=True)
 
 
-@network_app.command("init")
+@app.command("init")
 @experiment_options(without=["data_dir", "device", "threads"])
 def network_init(
-    out: Annotated[Path, typer.Option("--out", help="folder for the deployment")],
+    out: Annotated[Path, typer.Option("--out", help="output folder of the deployment")],
     hosts: Annotated[
         Path | None, typer.Option("--hosts", help="file with a line NAME HOST:PORT per device; default this machine")
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="without --hosts: of the first device, others after it")] = 7450,
-    days: Annotated[float, typer.Option("--days", help="until certificates expire")] = 365.0,
+    port: Annotated[
+        int, typer.Option("--port", help="without --hosts: port of the first device; the others follow it")
+    ] = 7450,
+    days: Annotated[float, typer.Option("--days", help="days until certificates expire")] = 365.0,
     keys: Annotated[
-        bool, typer.Option("--keys/--no-keys", help="make the devices' keys here, or let each `join` with its own")
+        bool,
+        typer.Option(
+            "--keys/--no-keys", help="make the devices' keys here, or let each device make its own with `join`"
+        ),
     ] = True,
     own_data: Annotated[
-        bool, typer.Option("--own-data", help="every device has data of its own, in its folder data/")
+        bool, typer.Option("--own-data", help="every device has its own data, in its folder data/")
     ] = False,
-    classes: Annotated[int | None, typer.Option("--classes", help="with --own-data: of all devices together")] = None,
+    classes: Annotated[
+        int | None, typer.Option("--classes", help="with --own-data: number of classes of all devices together")
+    ] = None,
     mean_samples: Annotated[
         float | None,
-        typer.Option("--mean-samples", help="with --own-data --reference samples: of the average device"),
+        typer.Option(
+            "--mean-samples", help="with --own-data --reference samples: training samples of the average device"
+        ),
     ] = None,
     deadline: Annotated[float, typer.Option("--deadline", help="seconds to wait for a neighbour in a round")] = 30.0,
     patience: Annotated[
         float, typer.Option("--patience", help="seconds to wait for all neighbours before the first round")
     ] = 60.0,
     staleness: Annotated[
-        int, typer.Option("--staleness", help="rounds that a neighbour's model may be old; 0 waits for all")
+        int, typer.Option("--staleness", help="rounds by which a neighbour's model may lag; 0 waits for all")
     ] = 0,
     metrics_port: Annotated[
-        int, typer.Option("--metrics-port", help="for Prometheus, on each host itself; 0 for none")
+        int, typer.Option("--metrics-port", help="port for Prometheus on each host; 0 for none")
     ] = 9450,
     *,
     given: dict[str, Any],
 ) -> None:
-    """A deployment: an authority, and a folder with key, certificate and device.toml for every device."""
+    """Make a deployment: an authority, and a folder with key, certificate and device.toml for every device."""
     commands = _network()
     where = commands.init(
         given, out, hosts, port, days=days, keys=keys, own_data=own_data, classes=classes, mean_samples=mean_samples,
@@ -62,26 +72,28 @@ def network_init(
         print(f"take each device's folder to its host; there: {first}drdsgd node device.toml")
 
 
-@network_app.command("join")
+@app.command("join")
 def network_join(
-    file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="of the device that this host is")],
+    file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="the device.toml of this host's device")],
 ) -> None:
-    """A key that never leaves this host, and a request to sign it."""
+    """Make a key that never leaves this host, and a request to sign it."""
     commands = _network()
     from drdsgd.network.certificates import checksum
 
     asked = commands.join(file)
     print(f"signing request: {asked}, SHA-256 {checksum(asked)}")
-    print(f"whoever has the authority's key signs it with: drdsgd network sign DIR {asked.name}")
+    print(f"the holder of the authority's key signs it with: drdsgd network sign DIR {asked.name}")
 
 
-@network_app.command("sign")
+@app.command("sign")
 def network_sign(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="of the deployment, with the authority's key")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="requests (.csr), or certificates to renew")],
-    days: Annotated[float, typer.Option("--days", help="until they expire")] = 365.0,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of the deployment, with the authority's key")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="signing requests (.csr), or certificates to renew")
+    ],
+    days: Annotated[float, typer.Option("--days", help="days until they expire")] = 365.0,
 ) -> None:
-    """Certificates for devices that ask for them, or renewed ones."""
+    """Sign the certificates of devices, or renew them."""
     commands = _network()
     from drdsgd.network.certificates import checksum
 
@@ -91,14 +103,14 @@ def network_sign(
         print(f"  for {file}, SHA-256 {checked}: the host that asked must have the same")
 
 
-@network_app.command("run")
-def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a deployment")]) -> None:
-    """All devices of a deployment on this machine, a process each."""
+@app.command("run")
+def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a deployment")]) -> None:
+    """Run all devices of a deployment on this machine, one process each."""
     _network()
     from drdsgd import report
     from drdsgd.cli.progress import bar
+    from drdsgd.experiments.records import find_runs
     from drdsgd.network import deployment, joined, together
-    from drdsgd.report import summary
 
     paths = deployment.devices(folder)
     devices = [deployment.experiment_of(deployment.load(path), path.parent) for path in paths]
@@ -106,15 +118,17 @@ def network_run(folder: Annotated[Path, typer.Argument(metavar="DIR", help="of a
     with bar(console(stderr=True), f"{len(devices)} devices", total) as advance:
         together.run(folder, advance)
     path = joined.join(folder)
-    show_table(summary.find_runs([path]))
+    show_table(find_runs([path]))
     print(f"report: {report.write([path], folder / 'report.html')}")
 
 
-@network_app.command("status")
+@app.command("status")
 def network_status(
-    path: Annotated[Path, typer.Argument(metavar="DIR|DEVICE.toml", help="a deployment, or the device of this host")],
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR|DEVICE.toml", help="folder of a deployment, or the device.toml of this host")
+    ],
 ) -> None:
-    """Who is connected, at which round, with what lag, and when certificates expire."""
+    """Show which devices are connected, at which round, with what lag, and when certificates expire."""
     from rich.table import Table
 
     table = Table("device", "state", "round", "neighbours (their lag in rounds)", "certificate expires")
@@ -126,15 +140,14 @@ def network_status(
     console().print(table)
 
 
-@app.command()
 def node(
-    file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="who this device is, and what it takes part in")],
+    file: Annotated[Path, typer.Argument(metavar="DEVICE.toml", help="description of this device and its deployment")],
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="INTEGER", help="compute threads; default all cores")
+        str | None, typer.Option("--threads", metavar="INTEGER", help="number of compute threads; default all cores")
     ] = None,
-    log: Annotated[bool, typer.Option("--log", help="the log also as lines of JSON on the standard error")] = False,
+    log: Annotated[bool, typer.Option("--log", help="also write the log as JSON lines to the standard error")] = False,
 ) -> None:
-    """One real device: it trains on its own data and talks to its neighbours."""
+    """Run one real device: it trains on its own data and talks to its neighbours."""
     _network()
     from drdsgd.cli.progress import of_one, view
     from drdsgd.network import deployment
@@ -164,7 +177,7 @@ def node(
 
 
 def _network() -> Any:
-    """The commands of the network, which need packages of their own."""
+    """The network's commands, which need additional packages."""
     try:
         import cryptography
         import prometheus_client

@@ -15,18 +15,18 @@ from drdsgd.experiments.options import OPTIONS, parse, spelling
 
 __all__ = ["Log", "Out", "Resume", "count", "experiment_options", "seeds_of"]
 
-Out = Annotated[Path | None, typer.Option("--out", help="output folder")]
-Resume = Annotated[bool, typer.Option("--resume", help="continue the run in --out, exactly")]
+Out = Annotated[Path | None, typer.Option("--out", help="output folder; default a new one below runs/")]
+Resume = Annotated[bool, typer.Option("--resume", help="continue the run in --out exactly")]
 Log = Annotated[
     list[str] | None,
-    typer.Option("--log", metavar="NAME", help="copy metrics to tensorboard or mlflow; repeat for both"),
+    typer.Option("--log", metavar="NAME", help="also log metrics to tensorboard or mlflow; repeat for both"),
 ]
 
 _METAVAR = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 
 
 def experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command every option of an experiment; those that a user sets arrive as the dictionary `given`."""
+    """Give a command every option of an experiment; the command gets those that are set as the dictionary `given`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -42,7 +42,7 @@ def experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., A
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
                 annotation=Annotated[
-                    # as text: `parse` says more of a wrong number than typer does
+                    # as text: `parse` explains a wrong number better than typer does
                     str | None,
                     typer.Option(
                         spelling(name), metavar=_METAVAR[option.type], help=option.help, rich_help_panel=option.group
@@ -60,24 +60,24 @@ def experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., A
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """`3` is 0, 1, 2; `4,7` is just these."""
+    """Seeds from a text: `3` means 0, 1, 2; `4,7` means 4 and 7."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seeds {text}: give how many, such as 3, or which, such as 0,3,7") from None
+        raise InputError(f"--seeds {text}: give a number of seeds, such as 3, or the seeds, such as 0,3,7") from None
     if len(numbers) == 1 and numbers[0] > 10_000:
-        raise InputError(f"--seeds {text}: that many runs? give how many, such as 3, or which, such as 0,3,7")
+        raise InputError(f"--seeds {text}: too many; give a number of seeds, such as 3, or the seeds, such as 0,3,7")
     chosen = tuple(range(numbers[0])) if len(numbers) == 1 else tuple(numbers)
     if not chosen or min(chosen) < 0 or len(set(chosen)) != len(chosen):
-        raise InputError(f"--seeds {text}: give at least one, each once, none below 0")
+        raise InputError(f"--seeds {text}: give at least one seed, each once, none below 0")
     return chosen
 
 
 def count(name: str, text: str | None) -> int | None:
-    """A number of something, at least one, if it is given."""
+    """A whole number, at least 1; None if it is not given."""
     if text is None:
         return None
     number = int(parse(name, text))
     if number < 1:
-        raise InputError(f"{spelling(name)} {number}: at least 1")
+        raise InputError(f"{spelling(name)} {number}: must be at least 1")
     return number

@@ -1,4 +1,4 @@
-"""What commands print: tables, warnings, and how to continue what was stopped."""
+"""What commands print: tables, warnings, and how to continue after a stop."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ __all__ = ["console", "continued_with", "log_options", "show_table", "warn_once"
 
 
 def console(stderr: bool = False) -> Console:
+    """A console on the standard output or error."""
     from rich.console import Console
 
-    # FORCE_COLOR is for colours: what moves is for terminals only
+    # FORCE_COLOR asks for colours; a display that moves is for terminals only
     there = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, force_interactive=None if there else False)
 
 
 @contextmanager
 def continued_with(command: str, out: Path, begun: Path, launcher: str = "") -> Iterator[None]:
-    """What ends it within says how to go on, if the file `begun` is there to go on from."""
+    """Add to the message of an interruption how to continue, if the file `begun` exists."""
     try:
         yield
     except (KeyboardInterrupt, Died) as stopped:
@@ -42,12 +43,15 @@ def continued_with(command: str, out: Path, begun: Path, launcher: str = "") -> 
 
 
 def show_table(records: Sequence[Record]) -> None:
-    """The table of runs on the terminal, and what went wrong with those that diverged, or have all but stopped."""
-    from drdsgd.report import summary
+    """Print the table of runs, and what went wrong with those that diverged or have almost stopped."""
+    from drdsgd.report.groups import groups
+    from drdsgd.report.headline import vanished
+    from drdsgd.report.statistics import table
+    from drdsgd.report.tables import rich_table
 
-    rows = summary.table(summary.groups(records))
-    console().print(summary.rich_table(rows))
-    for line in summary.vanished(rows):
+    rows = table(groups(records))
+    console().print(rich_table(rows))
+    for line in vanished(rows):
         print(line)
     for record in records:
         if record.status == "diverged":
@@ -55,7 +59,7 @@ def show_table(records: Sequence[Record]) -> None:
 
 
 def warn_once(begun: list[Experiment]) -> None:
-    """A line about runs that will hardly learn, once: when the first round is there, as no refusal comes after it."""
+    """Warn about runs that will hardly learn; once, after the first round, when nothing is refused any more."""
     from drdsgd.experiments import config
 
     for line in dict.fromkeys(filter(None, map(config.warning, begun))):
@@ -64,5 +68,5 @@ def warn_once(begun: list[Experiment]) -> None:
 
 
 def log_options(names: Sequence[str] | None) -> str:
-    """As they were given."""
+    """The --log options as they were given."""
     return "".join(f" --log {name}" for name in names or ())

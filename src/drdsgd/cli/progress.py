@@ -1,7 +1,7 @@
-"""What a person sees while rounds go by: a live view in a terminal, and plain lines now and then elsewhere.
+"""Progress of a command: a live view in a terminal, and a plain line from time to time elsewhere.
 
-`bar` is for anything that advances, `view` for a run. The rounds only leave word of how far they are. In a terminal a
-thread redraws that a few times a second; elsewhere each word costs one look at the clock.
+`bar` is for anything that advances, `view` for a run. A round only stores how far it is. In a terminal a thread redraws
+this a few times per second; elsewhere each round costs one look at the clock.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ __all__ = ["Pace", "Row", "bar", "of_all", "of_one", "sparkline", "view"]
 
 
 class Advance(Protocol):
-    """How far it is, a short note, and the total if it was not known before."""
+    """Sets how far it is, a short note, and the total if it was not known before."""
 
     def __call__(self, done: float, note: str, total: float | None = None) -> None: ...
 
 
 class Show(Protocol):
-    """The round that was reached, if one was; its metrics, if it was evaluated; and what else there is to say."""
+    """Sets the round reached, its metrics if it was evaluated, and a note."""
 
     def __call__(self, t: int | None, metrics: Metrics | None = None, note: str = "") -> None: ...
 
 
-# seconds until the first line where there is no terminal, and between two: enough to see life, few enough for a log
+# without a terminal: seconds until the first line, and between two lines; often enough to show life, and fit for a log
 FIRST_AFTER, LINE_EVERY = 2.0, 10.0
 REDRAWN_PER_SECOND = 4
-# seconds that a pace is taken over, and between two looks at it
+# seconds over which the pace is measured, and between two measurements
 OVER, LOOK_EVERY = 30.0, 0.2
-# seconds of work, and the part done, before which a pace says little of the time left; what takes hours has the pace of
-# a whole half minute long before that part
+# no time estimate is shown before this many seconds of work and this part of it; a long run needs only the seconds of
+# `OVER`, which pass long before that part
 WORKED_FIRST, DONE_FIRST = 2.0, 0.1
-# columns: no more are used, so that lines stay as they are when a wide terminal is made narrower; and fewer than these
-# leave no room for curves
+# columns: at most so many that lines stay intact when a wide terminal is made narrower; and the least that has room
+# for curves
 WIDEST, ROOMY = 76, 56
 
 
@@ -53,7 +53,7 @@ WIDEST, ROOMY = 76, 56
 
 
 class Pace:
-    """How fast something advances, over its last half minute: what was before says little of the time left.
+    """How fast something advances over its last half minute; earlier rates say little about the time left.
 
     >>> pace = Pace()
     >>> for now in range(100):
@@ -66,9 +66,9 @@ class Pace:
         self._seen: deque[tuple[float, float]] = deque()
 
     def see(self, now: float, done: float) -> None:
-        """How far it is now; where that is first seen, it begins."""
+        """Record how far it is now; the first record is the beginning."""
         if self._seen and done < self._seen[-1][1]:
-            self._seen.clear()  # another thing has begun
+            self._seen.clear()  # something new has begun
         if self._seen and (done == self._seen[-1][1] or now < self._seen[-1][0] + LOOK_EVERY):
             return
         self._seen.append((now, done))
@@ -76,7 +76,7 @@ class Pace:
             self._seen.popleft()
 
     def rate(self, now: float) -> float | None:
-        """Per second; less and less where it stands still."""
+        """The rate per second; it falls while nothing advances."""
         if len(self._seen) < 2:
             return None
         (begun, first), (last, done) = self._seen[0], self._seen[-1]
@@ -84,13 +84,13 @@ class Pace:
         return (done - first) / (max(last, now - usual) - begun)
 
 
-# ------------------------------------------------------------- what is said of an evaluation
+# ---------------------------------------------------------------------- evaluations
 
 
 class Row(NamedTuple):
-    """A number of an evaluation: whether more of it is better (1), less (-1), or neither (0), and whose it is.
+    """A number of an evaluation: whether more is better (1), less (-1), or neither (0), and whose it is.
 
-    One that is `brief` is also in a plain line; one with a `curve` shows its way so far.
+    A `brief` row is also in plain lines; a row with a `curve` shows its history.
     """
 
     name: str
@@ -107,12 +107,12 @@ class Row(NamedTuple):
         return f"{self.value:.1f} %" if self.percent else f"{self.value:.3g}"
 
     def change(self, before: Row) -> str:
-        """Against the same of another evaluation."""
+        """The change since another evaluation."""
         return f"{self.value - before.value:{'+.1f' if self.percent else '+.2g'}}"
 
 
 def of_all(metrics: Metrics) -> list[Row]:
-    """What is shown of all devices: how the consensus model serves them, agreement, loss."""
+    """The rows for all devices: accuracies of the consensus model, agreement, loss."""
     c = metrics.consensus
     worst = f"device {c.per_device.index(c.worst)}"
     return [
@@ -126,7 +126,7 @@ def of_all(metrics: Metrics) -> list[Row]:
 
 
 def of_one(metrics: Metrics) -> list[Row]:
-    """What is shown of a device that sees only itself and its neighbours."""
+    """The rows for one device, which sees only itself and its neighbours."""
     return [
         Row("own accuracy", metrics.local.average, percent=True, better=1, brief=True, curve=True),
         Row("from neighbours", metrics.consensus_distance, brief=True),
@@ -135,7 +135,7 @@ def of_one(metrics: Metrics) -> list[Row]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve in one line, from the lowest to the highest of the values; the last character is the last value.
+    """A curve in one line of text, between the lowest and the highest value; the last character is the last value.
 
     >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 4)
     '▁▃▆█'
@@ -146,7 +146,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 class _Curves:
-    """The values of all evaluations so far, or of every second, every fourth, ... of them, so that they stay few."""
+    """The values of all evaluations so far; of many only every second, every fourth, and so on."""
 
     def __init__(self) -> None:
         self._kept: list[list[float]] = []
@@ -154,7 +154,7 @@ class _Curves:
         self._number, self._every = 0, 1
 
     def add(self, values: list[float]) -> None:
-        """Those of another evaluation."""
+        """Add the values of an evaluation."""
         if self._number % self._every == 0:
             self._kept.append(values)
         self._last, self._number = values, self._number + 1
@@ -162,47 +162,47 @@ class _Curves:
             self._kept, self._every = self._kept[::2], 2 * self._every
 
     def __call__(self, i: int) -> list[float]:
-        """The way of the i-th value; it ends with the last."""
+        """The history of the i-th value, up to the last."""
         kept, last = self._kept, self._last
         return [values[i] for values in (kept if kept[-1] is last else [*kept, last])]
 
 
-# ----------------------------------------------------------------- what is shown
+# ------------------------------------------------------------------------ display
 
 
 class _Meter:
-    """How far something is. Whoever advances it sets the values; whoever shows it reads them, in another thread."""
+    """How far something is. The command sets the values; the display reads them in another thread."""
 
     def __init__(self, what: str, total: float | None, unit: str = "") -> None:
         self.what, self.total, self.unit, self.note = what, total, unit, ""
-        self.done, self.worked = 0.0, -1.0  # work is what takes time: neither what was done before, nor what is skipped
+        self.done, self.worked = 0.0, -1.0  # worked counts only what takes time: not what was done before or is skipped
         self.rows: list[Row] = []
         self.before: list[Row] = []
         self.curves = _Curves()
         self.entered, self.begun, self.pace = time.monotonic(), -1.0, Pace()
 
     def evaluated(self, rows: list[Row]) -> None:
-        """Another evaluation."""
+        """Add an evaluation."""
         self.before, self.rows = self.rows or rows, rows
         self.curves.add([row.value for row in rows])
 
     def look(self, now: float) -> None:
-        """Take the time."""
+        """Measure the pace now."""
         if self.worked >= 0:
             if self.begun < 0:
                 self.begun = now
             self.pace.see(now, self.worked)
 
     def part(self) -> str:
-        """How much of it is done."""
+        """The part that is done, in percent."""
         return f"{100 * self.done / self.total:.0f} %" if self.total and self.done else ""
 
     def where(self) -> str:
-        """The same, in what is counted."""
+        """The part that is done, in units."""
         return f"{self.unit} {self.done:.0f}" + (f" of {self.total:.0f}" if self.total else "")
 
     def left(self, now: float) -> str:
-        """The time until it is done, if that can be known."""
+        """The estimated time left; empty if it is too early for an estimate."""
         rate, worked = self.pace.rate(now), now - self.begun
         if not self.total or not rate or worked < WORKED_FIRST:
             return ""
@@ -211,15 +211,15 @@ class _Meter:
         return f"{_time((self.total - self.done) / rate)} left"
 
     def speed(self, rate: float | None) -> str:
-        """Its pace in words."""
+        """The pace in words."""
         return f"{rate:.3g} {self.unit}s/s" if self.unit and rate else ""
 
     def line(self, now: float) -> str:
-        """All of it in one line, for a log."""
+        """Everything in one line, for a log."""
         return self._line(self.left(now), self.speed(self.pace.rate(now)))
 
     def last_line(self, now: float) -> str:
-        """The same, when it is over."""
+        """The last line, at the end."""
         whole = now - self.begun
         return self._line(f"after {_time(now - self.entered)}", self.speed(self.worked / whole if whole > 0 else None))
 
@@ -241,7 +241,7 @@ class _Meter:
             yield self._text("   ".join(filter(None, (self.where(), speed, self.note))), width)
         elif self.note:
             yield self._text(self.note, width)
-        room = max(0, options.size.height - 4)  # what does not fit could not be erased again
+        room = max(0, options.size.height - 4)  # rows that do not fit could not be erased
         roomy = width >= ROOMY and not options.ascii_only
         for i, (row, before) in enumerate(zip(self.rows[:room], self.before, strict=False)):
             yield _row(row, before, self.curves(i) if roomy and row.curve else [], width)
@@ -253,23 +253,23 @@ class _Meter:
         return text
 
 
-def _row(row: Row, before: Row, way: Sequence[float], width: int) -> Text:
-    """A number, what became of it since the evaluation before, and its way so far."""
+def _row(row: Row, before: Row, history: Sequence[float], width: int) -> Text:
+    """A number, its change since the last evaluation, and its history."""
     text = Text(f"{row.name} ({row.who})" if row.who else row.name, no_wrap=True)
     text.truncate(20, pad=True)
     text.append(f"{row.said:>9}", style="bold")
     if row is not before:
         gain = row.better * (row.value - before.value)
         text.append(f"{row.change(before):>9}", style="green" if gain > 0 else "red" if gain < 0 else "dim")
-        if way:
-            text.append(f"  {sparkline(way, width - 40)}", style="cyan")
+        if history:
+            text.append(f"  {sparkline(history, width - 40)}", style="cyan")
     return text
 
 
 def _bar(
     console: Console, options: ConsoleOptions, total: float | None, done: float, times: str, width: int
 ) -> RenderResult:
-    """A bar, with the times after it on the same line."""
+    """A bar, followed by the times on the same line."""
     room = width - len(times) - 2 * bool(times)
     shown = ProgressBar(total=total, completed=done, width=room, pulse=total is None)
     for segment in console.render(shown, options.update_width(room)):
@@ -289,11 +289,11 @@ def _time(seconds: float) -> str:
 
 @contextmanager
 def _shown(console: Console, meter: _Meter, last: bool) -> Iterator[Callable[[], None]]:
-    """Show a meter while the block runs, which calls what it gets whenever the meter has advanced.
+    """Show a meter during the block, which calls the function that it gets whenever the meter has advanced.
 
-    With `last`, a line stays in the terminal when it is over; a log that has any lines has it always.
+    With `last`, a final line stays in the terminal; a log that has any line always has the final one.
     """
-    if console.is_interactive:  # no dumb terminal is
+    if console.is_interactive:  # a dumb terminal is not
         live = Live(meter, console=console, transient=True, refresh_per_second=REDRAWN_PER_SECOND)
         try:
             with live:
@@ -327,7 +327,7 @@ def _print(console: Console, line: str) -> None:
 
 @contextmanager
 def bar(console: Console, what: str, total: float | None) -> Iterator[Advance]:
-    """Progress of `what` up to `total`: call the result with how far it is and a short note."""
+    """Show the progress of `what` up to `total`; call the result with how far it is and a short note."""
     meter = _Meter(what, total)
     with _shown(console, meter, last=False) as shown:
 
@@ -343,7 +343,7 @@ def bar(console: Console, what: str, total: float | None) -> Iterator[Advance]:
 def view(
     console: Console, what: str, rounds: int | None, rows: Callable[[Metrics], list[Row]] = of_all
 ) -> Iterator[Show]:
-    """A run of so many rounds: call the result after each. `rows` says what is shown of an evaluation."""
+    """Show a run of `rounds` rounds; call the result after each round. `rows` chooses the numbers of an evaluation."""
     meter = _Meter(what, rounds, "round")
     with _shown(console, meter, last=True) as shown:
 

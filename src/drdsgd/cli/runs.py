@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,64 +16,52 @@ import typer
 
 from drdsgd.cli.options import Log, Out, Resume, experiment_options, seeds_of
 from drdsgd.cli.output import console, continued_with, log_options, show_table, warn_once
-from drdsgd.cli.program import WORLD, app
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.errors import Diverged, InputError, unknown
 from drdsgd.experiments.options import parse
 
 if TYPE_CHECKING:
+    from drdsgd.engines.distributed import World
     from drdsgd.experiments.compare import Study
 
-__all__ = ["compare", "demo", "train"]
+__all__ = ["WORLD", "compare", "demo", "train"]
 
-# the demo: the paper's eta and B; with mu = 1 a device that is served well takes DSGD's own step, and the clip keeps
-# that of the worst-off below e = 2.7 times it
+_several = partial(typer.Option, rich_help_panel="Several processes")
+
+# the connection to the other ranks, if this process is one of several
+WORLD: list[World] = []
+
+# the demo uses the paper's eta and B. With mu = 1 a device with a loss near 0 takes the step of DSGD, and the clip
+# keeps every weight below e = 2.7
 DEMO = {"devices": 10, "rounds": 100, "p": 0.5, "model": "mlp:32", "mu": 1.0, "loss_clip": 1.0, "eval_every": 5}
 
 
-@app.command()
 @experiment_options()
 def train(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.toml]", help="an experiment; options override it")
+        Path | None, typer.Argument(metavar="[FILE.toml]", help="file with an experiment; options override it")
     ] = None,
     out: Out = None,
     resume: Resume = False,
     log: Log = None,
     engine: Annotated[
         str | None,
-        typer.Option(
+        _several(
             "--engine",
-            help="local (one process) or distributed (this is one of several); default distributed under torchrun",
-            rich_help_panel="Several processes",
+            help="local (one process) or distributed (one of several); default local (torchrun: distributed)",
         ),
     ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", help="gloo, nccl or mpi; default gloo, on GPUs nccl", rich_help_panel="Several processes"
-        ),
-    ] = None,
+    backend: Annotated[str | None, _several("--backend", help="gloo, nccl or mpi; default gloo (GPUs: nccl)")] = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            help="seconds after which a process that does not answer is lost",
-            rich_help_panel="Several processes",
-        ),
+        float, _several("--timeout", help="seconds after which a silent process counts as lost")
     ] = 300.0,
     regroup: Annotated[
-        bool,
-        typer.Option(
-            "--regroup",
-            help="with --resume: continue on another number of processes",
-            rich_help_panel="Several processes",
-        ),
+        bool, _several("--regroup", help="with --resume: continue with another number of processes")
     ] = False,
     *,
     given: dict[str, Any],
 ) -> None:
-    """One run into a folder; --resume continues it. Under torchrun, in several processes."""
+    """Do one run, in several processes under torchrun, and write it into a folder; --resume continues it."""
     from drdsgd import report
     from drdsgd.cli.progress import view
     from drdsgd.experiments import config, loggers, records, run
@@ -97,14 +86,14 @@ def train(
     first = world is None or world.rank == 0
     if resume:
         if out is None:
-            raise InputError("--resume: say which run with --out DIR")
+            raise InputError("--resume: give the folder of the run with --out DIR")
         stored = {}
         if first:
             if not records.Folder(out).config.exists():
                 raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
             run.check_unchanged(records.Folder(out), fields)
             stored = records.read_config(records.Folder(out).config).model_dump()
-        if world is not None:  # the others may be on machines that do not see it
+        if world is not None:  # other ranks may be on machines without this folder
             stored = json.loads(world.texts(json.dumps(stored))[0])
         fields = {**stored, **fields}
     e = config.Experiment(**fields)
@@ -132,33 +121,32 @@ def train(
                     assert together is not None
                     record = together
         except Diverged:
-            if records.Folder(folder).status == "diverged":  # what it did until then can be looked at
+            if records.Folder(folder).status == "diverged":  # the report shows what it did until then
                 print(f"report: {report.write([folder], folder / 'report.html')}")
             raise
         show_table([record])
         print(f"report: {report.write([folder], folder / 'report.html')}")
     if over:
-        print(f"{folder} had finished its {e.rounds} rounds before: nothing was left to do", file=sys.stderr)
-    if record.status == "diverged":  # before, and now shown again
+        print(f"the run in {folder} had already finished its {e.rounds} rounds: nothing left to do", file=sys.stderr)
+    if record.status == "diverged":  # in an earlier run, which was only shown again
         raise typer.Exit(1)
 
 
-@app.command()
 @experiment_options(without=["algorithm", "seed", "threads"])
 def compare(
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(
-            "--algorithm", help="repeat for each; own settings as dr-dsgd:mu=3,eta=0.1; default dsgd, dr-dsgd"
-        ),
+        typer.Option("--algorithm", help="repeat for each; settings as dr-dsgd:mu=3,eta=0.1; default dsgd and dr-dsgd"),
     ] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="how many, or which as 0,3,7; default 3")] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="number of seeds, or the seeds as 0,3,7; default 3")
+    ] = None,
     threads: Annotated[
         str | None,
         typer.Option(
             "--threads",
             metavar="INTEGER",
-            help="compute threads of all runs together, several of which go at once; default all cores",
+            help="number of compute threads, shared by all runs; default all cores",
         ),
     ] = None,
     out: Out = None,
@@ -167,13 +155,13 @@ def compare(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Several algorithms, paired seeds, one table and one report."""
+    """Compare several algorithms on paired seeds: one table and one report."""
     from drdsgd.experiments import compare, loggers
 
-    loggers.of(log or ())  # refused now, before anything is made
+    loggers.of(log or ())  # refuses wrong names before anything is made
     if resume:
         if out is None:
-            raise InputError("--resume: say which comparison with --out DIR")
+            raise InputError("--resume: give the folder of the comparison with --out DIR")
         stored = compare.load(out / "study.toml")
         plan = compare.extended(stored, algorithm or (), seeds_of(seeds) if seeds else (), given)
     else:
@@ -183,38 +171,38 @@ def compare(
     run_comparison(plan, folder, resume, f"compare --resume{log_options(log)}", budget, log or ())
 
 
-@app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="folder for what comes out")] = Path("runs/demo"),
-    seeds: Annotated[str, typer.Option("--seeds", help="how many, or which as 0,3,7")] = "5",
+    out: Annotated[Path, typer.Option("--out", help="output folder")] = Path("runs/demo"),
+    seeds: Annotated[str, typer.Option("--seeds", help="number of seeds, or the seeds as 0,3,7")] = "5",
 ) -> None:
-    """The main job on the embedded data: DR-DSGD against DSGD, a table and a report."""
+    """Compare DR-DSGD with DSGD on the embedded data: a table and a report."""
     from drdsgd.experiments import compare
 
     plan, begun = compare.Study(("dsgd", "dr-dsgd"), seeds_of(seeds), dict(DEMO)), (out / "study.toml").exists()
-    if begun:  # a second `demo` shows the first one's runs again, and one that was stopped goes on
+    if begun:  # a second `demo` shows the runs of the first again, and continues those that were stopped
         stored = compare.load(out / "study.toml")
         if stored.algorithms != plan.algorithms or {**stored.options, **DEMO} != stored.options:
             raise InputError(f"{out} holds another comparison; use another --out")
         plan = compare.extended(stored, (), plan.seeds, {})
-    # one by one: its runs are so short that all are done before a second process has loaded torch
+    # one after the other: the runs are short, and finish before a second process has loaded torch
     run_comparison(plan, out, begun, f"demo --seeds {shlex.quote(seeds)}", threads=1)
 
 
 def run_comparison(
     plan: Study, out: Path, resume: bool, again: str, threads: int | None = None, log: Sequence[str] = ()
 ) -> None:
-    """Run a study with one bar for all its runs; then the table, the picture and the report."""
+    """Run a study with one progress bar for all its runs, and then write table, picture and report."""
     from drdsgd import report
     from drdsgd.cli.progress import bar
     from drdsgd.experiments import compare
     from drdsgd.experiments.records import Folder
-    from drdsgd.report import plots, summary
+    from drdsgd.report import plots
+    from drdsgd.report.groups import groups
     from drdsgd.training import checkpoint
 
     cells = plan.cells(out)
     begun = [cell.experiment for cell in cells]
-    # rounds that each run has behind it; also those that a checkpoint has, as they take no more time
+    # completed rounds of each run, including those in a checkpoint, which take no more time
     saved = {c.path: checkpoint.parts(Folder(c.path).checkpoint) for c in cells}
     over = {c.path for c in cells if Folder(c.path).status != "unfinished"}
     reached = {c.path: saved[c.path][0].t for c in cells if saved[c.path]}
@@ -233,5 +221,5 @@ def run_comparison(
             advance(sum(reached.values()), "")
             records = compare.compare(plan, out, resume=resume, threads=threads, watch=watch, log=log)
         show_table(records)
-        print(f"picture: {plots.curves(summary.groups(records), out / 'curves.png')}")
+        print(f"picture: {plots.curves(groups(records), out / 'curves.png')}")
         print(f"report: {report.write([out], out / 'report.html')}")

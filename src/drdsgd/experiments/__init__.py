@@ -1,4 +1,4 @@
-"""Experiments: a validated description of a run, and everything that happens to it in folders.
+"""Experiments: a validated description of a run, and the folders that runs are written into.
 
 `config` is the description, `registry` names every method, `run` does one run, `compare` does many.
 """

@@ -1,10 +1,10 @@
-"""From an experiment to what it names: graph, data, model, mixing, algorithm."""
+"""Build what an experiment names: graph, data, model, mixing, algorithm."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import networkx as nx
@@ -28,51 +28,53 @@ from drdsgd.topology.mixing import Mixing
 
 __all__ = ["dealt", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model", "with_random_labels"]
 
+_DIGITS = (1352, 445)  # training and test samples of `sources.digits`, which is slow to load
+
 
 def make_graph(e: Experiment) -> nx.Graph:
-    """The experiment's graph: a kind, drawn from the seed where it is random, or a file."""
-    if e.graph == "erdos-renyi":
-        assert e.p is not None
-        return graphs.erdos_renyi(e.devices, e.p, seed=e.seed)
-    if e.graph == "geometric":
-        return graphs.geometric(e.devices, seed=e.seed)
-    if e.graph == "directed-erdos-renyi":
-        assert e.p is not None
-        return graphs.directed_erdos_renyi(e.devices, e.p, seed=e.seed)
-    kinds: dict[str, Callable[[int], nx.Graph]] = {
-        "ring": graphs.ring,
-        "grid": graphs.grid,
-        "torus": graphs.torus,
-        "complete": graphs.complete,
-        "star": graphs.star,
-        "directed-ring": graphs.directed_ring,
-    }
-    if e.graph in kinds:
-        return kinds[e.graph](e.devices)
+    """The experiment's graph: of a kind, drawn from the seed if it is random, or from a file."""
+    _check_devices(e)  # first: a graph of a million devices takes minutes
+    if e.graph in GRAPHS:  # the functions have the names of the kinds
+        random = {"p": e.p, "seed": e.seed} if e.p is not None else {"seed": e.seed} if e.graph == "geometric" else {}
+        graph: nx.Graph = getattr(graphs, e.graph.replace("-", "_"))(e.devices, **random)
+        return graph
     if not Path(e.graph).exists():
         raise InputError(f"--graph {e.graph}: no such file, and {unknown(e.graph, GRAPHS)}")
     return graphs.check(graphs.from_file(Path(e.graph)), e.devices)
 
 
+def _check_devices(e: Experiment) -> None:
+    """Refuse more devices than the samples of a data set that is dealt to devices can serve."""
+    sizes = {"digits": _DIGITS, **{name: (known.train, known.test) for name, known in sources.KNOWN.items()}}
+    if e.dataset not in sizes:
+        return
+    train, test = sizes[e.dataset]
+    # a device needs a sample to train on, and one to be evaluated on
+    most, why = min(train, test), f"{train} training and {test} test samples"
+    if e.validation is not None:
+        most, why = train // 2, f"{train} training samples, two per device with --validation"
+    if e.devices > most:
+        raise InputError(f"--devices {e.devices}: {e.dataset} is enough for {most} devices ({why}); use fewer devices")
+
+
 def make_data(e: Experiment, rows: Sequence[int] | None = None) -> Devices:
-    """What every device holds, or only those in `rows`, with the labels of some made random if that is asked for."""
+    """The data of every device, or only of those in `rows`; with `random_labels`, some devices' labels are random."""
     return with_random_labels(e, dealt(e, rows), rows)
 
 
 def with_random_labels(e: Experiment, made: Devices, rows: Sequence[int] | None) -> Devices:
-    """The data with random labels on as many devices as the experiment says."""
+    """The data with random labels on the first `random_labels` devices."""
     if e.random_labels is None:
         return made
     if e.random_labels >= e.devices:
-        raise InputError(f"--random-labels {e.random_labels}: fewer than all {e.devices} devices")
+        raise InputError(f"--random-labels {e.random_labels}: must be below the number of devices, {e.devices}")
     return devices.with_random_labels(made, e.random_labels, e.seed, rows)
 
 
 def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
-    """The data set, dealt to the devices by the partition; nothing is kept of devices that are not in `rows`.
+    """The data set, dealt to the devices by the partition; only the data of the devices in `rows` are kept.
 
-    With `validation` the samples to be scored are a part of each device's training samples, and the test set is not
-    used at all.
+    With `validation`, evaluation is on a part of each device's training samples, and the test set is not used at all.
     """
     folder = Path(e.data_dir) if e.data_dir else None
     if e.dataset == "synthetic":
@@ -103,7 +105,7 @@ def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
     if e.validation is None:
         train, test = parts, partition.match(parts, labels, dataset.y_test.numpy())
     else:
-        # the statistics of a standard scaling stay those of the whole training set: eta, chosen here, is for that scale
+        # standard scaling still uses the whole training set: an eta that is chosen here will be used at that scale
         dataset = dataclasses.replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train)
         train, test = partition.hold_out(parts, labels, e.validation, seed=e.seed)
     if rows is not None:
@@ -113,11 +115,10 @@ def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
 
 def make_model(e: Experiment, data: Devices) -> nn.Module:
     """The model that all devices start from; its initial parameters come from the seed."""
-
     if not data.classes:
         raise InputError(
-            f"--dataset {e.dataset}: its y are floats, numbers to predict, which is for drdsgd.train in Python; write "
-            "class numbers as integers, y=y.astype(int)"
+            f"--dataset {e.dataset}: its y are floats, and regression is only for drdsgd.train in Python; store class "
+            "numbers as integers, y=y.astype(int)"
         )
     kind, _, detail = e.model.partition(":")
     with one_generator(e.seed):
@@ -137,7 +138,7 @@ def make_model(e: Experiment, data: Devices) -> nn.Module:
 
 
 def _from_factory(name: str, data: Devices) -> nn.Module:
-    """`package.module:factory` called as factory(shape, classes)."""
+    """The model that `package.module:factory` makes, called as factory(shape, classes)."""
     module, _, factory = name.partition(":")
     if not factory:
         raise InputError(
@@ -147,7 +148,7 @@ def _from_factory(name: str, data: Devices) -> nn.Module:
         model = getattr(importlib.import_module(module), factory)(tuple(data.shape), data.classes)
     except ModuleNotFoundError as error:
         raise InputError(f"--model {name}: {error}; the folder that holds it must be in PYTHONPATH") from error
-    except Exception as error:  # whatever somebody's own code raises
+    except Exception as error:  # the user's own code may raise anything
         raise InputError(
             f"--model {name}: {type(error).__name__}: {error}; it is called as {factory}(shape, classes)"
         ) from error
@@ -157,7 +158,7 @@ def _from_factory(name: str, data: Devices) -> nn.Module:
 
 
 def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
-    """How devices average over the graph: W_t of every round."""
+    """How devices average over the graph: W_t in every round."""
     kind, _, number = (e.mixing or "metropolis").partition(":")
     if kind not in MIXINGS:
         raise InputError(f"--mixing {e.mixing}: {unknown(kind, MIXINGS)}")
@@ -165,7 +166,7 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
         raise InputError(f"--mixing {e.mixing}: {kind} takes no number")
     if graph.is_directed():
         if kind != "metropolis":
-            raise InputError(f"--mixing {e.mixing}: not for a directed graph; leave it out")
+            raise InputError(f"--mixing {e.mixing}: does not work on a directed graph; leave it out")
         mixing = mixings.push_sum(graph)
     elif kind == "matcha":
         try:
@@ -173,13 +174,15 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
         except ValueError:
             raise InputError(f"--mixing {e.mixing}: '{number}' is not a number; write matcha:0.5") from None
         if not 0 < budget <= 1:
-            raise InputError(f"--mixing {e.mixing}: the budget is a part of the matchings, in (0, 1]; write matcha:0.5")
+            raise InputError(
+                f"--mixing {e.mixing}: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5"
+            )
         mixing = mixings.matcha(graph, budget, e.seed)
     elif kind == "matchings":
         mixing = mixings.matchings(graph, e.seed)
     elif kind == "one-peer-exponential":
         if e.graph != "complete":
-            raise InputError(f"--mixing {kind}: its links are none of --graph {e.graph}'s; write --graph complete")
+            raise InputError(f"--mixing {kind}: needs links that --graph {e.graph} may lack; write --graph complete")
         mixing = mixings.one_peer_exponential(e.devices)
     else:
         mixing = mixings.metropolis(graph)
@@ -190,43 +193,43 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
     if e.gossip_steps is not None:
         if kind == "matchings" and e.gossip_steps > 1:
             raise InputError(
-                f"--gossip-steps {e.gossip_steps}: a pair of --mixing matchings that has averaged once has the same "
-                "models; leave it out, or take --mixing metropolis"
+                f"--gossip-steps {e.gossip_steps}: after one averaging a pair of --mixing matchings has equal models; "
+                "leave it out, or use --mixing metropolis"
             )
         mixing = mixings.repeated(mixing, e.gossip_steps)
     if e.local_steps is not None and e.local_steps > e.rounds:
         raise InputError(
-            f"--local-steps {e.local_steps}: there are only {e.rounds} rounds, so devices would never talk; take more "
-            "--rounds"
+            f"--local-steps {e.local_steps}: with {e.rounds} rounds, devices never exchange models; use more --rounds"
         )
     return mixing if e.local_steps is None else mixings.local_steps(mixing, e.local_steps)
 
 
 def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
     """The algorithm with the experiment's options."""
-    # by Adam, whatever its size
+    # Adam scales its steps, whatever the size of eta
     scaled = registry.default_eta(e.algorithm, e.objective, e.optimizer, e.model) is not None
     if e.weight_decay is not None and e.weight_decay * e.eta >= 1 and not scaled:
         raise InputError(
-            f"--weight-decay {e.weight_decay}: with eta {e.eta:g} a round takes away all of a model; 0.0001 is usual"
+            f"--weight-decay {e.weight_decay}: times eta {e.eta:g} it must be below 1, or a step erases the model; "
+            "0.0001 is usual"
         )
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"--clients {e.clients}: there are only {e.devices} devices; leave it out for all")
     if e.shift_eta is not None and e.shift_penalty is not None and e.shift_eta * e.shift_penalty >= 1:
         raise InputError(
-            f"--shift-eta {e.shift_eta}: times --shift-penalty {e.shift_penalty} it must be below 1, or the shift runs "
-            "away; 0.01 is usual"
+            f"--shift-eta {e.shift_eta}: times --shift-penalty {e.shift_penalty} it must be below 1, or the shift "
+            "diverges; 0.01 is usual"
         )
     if e.pull is not None and e.pull * e.eta >= 2:
         raise InputError(
-            f"--pull {e.pull}: times eta {e.eta:g} it must be below 2, or personal models run away; 0.1 to 2 are usual"
+            f"--pull {e.pull}: times eta {e.eta:g} it must be below 2, or personal models diverge; 0.1 to 2 are usual"
         )
     if e.algorithm in registry.SERVERS:
         server: ServerAlgorithm = registry.SERVERS[e.algorithm].make(baselines, e)
         return server
     loss, step = registry.parts_of(e.algorithm, e.objective, e.optimizer)
     objective = registry.OBJECTIVES[loss].make(objectives, e)
-    # the cap is on what comes out of all, and noise is taken out before a loss is clipped
+    # a loss is smoothed before it is clipped, and the cap bounds the final weight
     if e.loss_clip is not None:
         objective = objectives.clipped(objective, e.loss_clip)
     if e.loss_smoothing is not None:

@@ -1,9 +1,9 @@
-"""A comparison: several algorithms, each over the same seeds, every run in a folder of its own.
+"""A comparison: several algorithms over the same seeds, every run in its own folder.
 
-Seeds are paired: the same seed gives every algorithm the same graph, partition, initial model and batches, so the
-difference between two algorithms has less noise than each of them.
+Seeds are paired: the same seed gives every algorithm the same graph, partition, initial model and batches. So the
+difference between two algorithms has less noise than either of them.
 
-    DIR/study.toml              what is compared
+    DIR/study.toml              the comparison
     DIR/<algorithm>/seed-<k>/   one run
 """
 
@@ -25,8 +25,8 @@ from drdsgd.files import write_text
 
 __all__ = ["Cell", "Study", "compare", "extended", "load"]
 
-# what one algorithm of a comparison may have for itself: all but the seed, as seeds are paired, and the threads, which
-# runs share
+# options that one algorithm of a comparison may set for itself: all but the seed, because seeds are paired, and the
+# threads, which all runs share
 _OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed", "threads"))
 
 
@@ -53,14 +53,16 @@ class Study:
     options: dict[str, Any]
 
     def cells(self, out: Path) -> list[Cell]:
-        """The runs, seed by seed, so that a study that is stopped early has pairs."""
+        """The runs, seed by seed, so that a study has pairs when it is stopped early."""
         variants = {_label(spec): _fields(spec, self.options) for spec in self.algorithms}
         if len(variants) < len(self.algorithms):
             named = ", ".join(self.algorithms)
-            raise InputError(f"--algorithm: two of {named} would have the same folder; write them differently")
+            raise InputError(f"--algorithm: two of {named} have the same folder; write them differently")
         for name, value in self.options.items():
             if not any(has(name, fields) for fields in variants.values()):
-                raise InputError(f"{spelling(name)} {value}: none of the algorithms compared has it")
+                raise InputError(
+                    f"{spelling(name)} {value}: none of the compared algorithms has this option; leave it out"
+                )
         first: dict[Experiment, str] = {}
         for label, fields in variants.items():
             other = first.setdefault(Experiment(**fields), label)
@@ -73,20 +75,20 @@ class Study:
         ]
 
     def to_toml(self) -> str:
-        """As TOML; `load` reads it back."""
+        """The study as TOML, which `load` reads."""
         import tomli_w
 
         return tomli_w.dumps({"algorithms": self.algorithms, "seeds": self.seeds, "options": self.options})
 
 
 def load(path: Path) -> Study:
-    """The study in a study.toml."""
+    """The study in a study.toml file."""
     fields = config.load(path)
     try:
         return Study(tuple(fields["algorithms"]), tuple(fields["seeds"]), dict(fields["options"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is corrupt ({type(error).__name__} {error}); remove it and give the same command without --resume"
+            f"{path} is corrupt ({type(error).__name__} {error}); remove it and repeat the command without --resume"
         ) from error
 
 
@@ -99,21 +101,21 @@ def compare(
     watch: Callable[[Cell, int], None] = lambda cell, t: None,
     log: Sequence[str] = (),
 ) -> list[Record]:
-    """All runs of a study; one that diverges is recorded as such, and the others go on.
+    """Do all runs of a study; a run that diverges is recorded, and the others continue.
 
-    `threads` is how many all runs together may use, by default as many as there are cores. Where that is enough for
-    several, so many runs go at once, each in a process of its own. `watch` sees a run and the round that it reached,
-    in which a run that is over counts as at its last. With `resume`, runs that are there are continued or, if finished,
-    taken as they are. All are copied to the logs of these names.
+    All runs together use `threads`, by default the number of cores. If these are enough for several runs at the same
+    time, each run has its own process. `watch` sees a run and the round that it reached; a run that has ended counts as
+    at its last round. With `resume`, existing runs are continued, or read if they have finished. `log` names the logs
+    that get a copy of all metrics.
     """
     budget = default_threads() if threads is None else threads
     if not 1 <= budget < LIMIT:
-        raise InputError(f"--threads {budget}: all runs together need at least 1, and no machine has more than {LIMIT}")
+        raise InputError(f"--threads {budget}: must be at least 1 and below {LIMIT}")
     if not resume:
         if (out / "study.toml").exists():
             raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
-        # those of one run are written down, as its last bits may depend on them: another machine can continue it with
-        # more or fewer runs at once
+        # study.toml has the threads of one run, because its last bits may depend on them: another machine can
+        # continue with more or fewer runs at the same time
         plan = study.cells(out)
         runs = len(plan) if all(map(_in_a_process, plan)) else 1
         study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
@@ -124,7 +126,7 @@ def compare(
     with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t), log) as team:
         for cell in cells:
             if cell.experiment.seed == study.seeds[0]:
-                check(cell.experiment)  # one of each kind before anything runs
+                check(cell.experiment)  # one run of each algorithm, before anything runs
             if (folder := Folder(cell.path)).config.exists():
                 check_unchanged(folder, cell.experiment.model_dump())
         write_text(out / "study.toml", study.to_toml())
@@ -136,7 +138,7 @@ def compare(
 
 
 def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> Study:
-    """A study with more algorithms, seeds or options than before; what it had stays.
+    """A stored study with more algorithms, seeds or options.
 
     >>> extended(Study(("dsgd",), (0, 1), {}), ["dr-dsgd"], [2], {})
     Study(algorithms=('dsgd', 'dr-dsgd'), seeds=(0, 1, 2), options={})
@@ -146,7 +148,7 @@ def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], opt
 
 
 def _at_once(cells: Sequence[Cell], threads: int) -> int:
-    """How many of these runs go at once on so many threads.
+    """The number of these runs that go at the same time on this number of threads.
 
     >>> cells = Study(("dsgd", "dr-dsgd"), (0, 1), {"threads": 2}).cells(Path("out"))
     >>> [_at_once(cells, threads) for threads in (1, 4, 64)]
@@ -158,14 +160,14 @@ def _at_once(cells: Sequence[Cell], threads: int) -> int:
 
 
 def _in_a_process(cell: Cell) -> bool:
-    """Whether a run may have a process of its own, beside others."""
-    # one GPU serves no two runs faster than one after the other, nor has it memory for as many as there are cores;
-    # and what stands in the script that was started is known here only
+    """Whether a run may have its own process beside others."""
+    # a GPU does not speed up two runs at the same time, and its memory may not suffice for one run per core; and a
+    # model in the script that was started (__main__) is known only in this process
     return cell.experiment.device.startswith("cpu") and not cell.experiment.model.startswith("__main__:")
 
 
 def _label(spec: str) -> str:
-    """A spec as the name of a folder.
+    """The name of the folder for an algorithm and its settings.
 
     >>> _label("dr-dsgd:mu=3,eta=0.1")
     'dr-dsgd-mu=3-eta=0.1'
@@ -174,7 +176,7 @@ def _label(spec: str) -> str:
 
 
 def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """The fields of one algorithm's runs: the shared ones that it has, and its own from `name:key=value,...`."""
+    """The fields of one algorithm's runs: the shared fields that it has, and its own from `name:key=value,...`."""
     algorithm, _, own = spec.partition(":")
     if algorithm not in ALGORITHMS:
         raise InputError(f"--algorithm {spec}: {unknown(algorithm, ALGORITHMS)}")
@@ -185,12 +187,12 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
         if not given:
             raise InputError(f"--algorithm {spec}: '{assignment}' has no value; write {key.strip()}=VALUE")
         if name == "threads":
-            raise InputError(f"--algorithm {spec}: threads are for all runs together; give --threads {text.strip()}")
+            raise InputError(f"--algorithm {spec}: all runs share the threads; give --threads {text.strip()}")
         if name not in _OWN:
             raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
         fields[name] = parse(name, text)
     fields["algorithm"] = algorithm
     parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer") and has(name, fields)}
     fields = {**parts, **fields}
-    # a field that some algorithms have goes to those that have it
+    # an algorithm gets only the shared fields that it has
     return {name: value for name, value in shared.items() if has(name, fields)} | fields

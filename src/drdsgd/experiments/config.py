@@ -1,7 +1,7 @@
 """Experiment: a frozen, validated, complete description of a run.
 
-`Experiment(...)` fills in every default, so that what is written down (config.toml) gives the same run again. A
-field that does nothing in a setting (mu with DSGD) stays empty, and is refused if somebody sets it.
+`Experiment(...)` fills in every default, so that its config.toml gives the same run again. A field that does nothing in
+a setting (mu with DSGD) stays empty, and is refused if it is set.
 """
 
 from __future__ import annotations
@@ -20,21 +20,13 @@ from drdsgd.errors import InputError, one_line, unknown
 from drdsgd.experiments import registry
 from drdsgd.experiments.options import ALGORITHMS, DATASETS, GRAPHS, OPTIONS, spelling
 
-__all__ = [
-    "Experiment",
-    "default_threads",
-    "has",
-    "load",
-    "method_defaults",
-    "title",
-    "warning",
-]
+__all__ = ["Experiment", "default_threads", "has", "load", "method_defaults", "title", "warning"]
 
 Positive = Annotated[float, Field(gt=0)]
-# of numbers that meet those of a model: within float32, also times each other
+# bound on numbers that are multiplied with parameters and with each other in float32
 MOST = 1e6
 Bounded = Annotated[float, Field(gt=0, le=MOST)]
-# the counters of the batches' generator have 32 bits
+# the counters of the batch generator have 32 bits
 LIMIT = 2**32
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
@@ -42,7 +34,7 @@ Count = Annotated[int, Field(ge=1, lt=LIMIT)]
 
 
 class Experiment(BaseModel):
-    """One run. Fields left out get their default, which the run's config.toml then states.
+    """One run. Fields that are left out get their default, which config.toml then states.
 
     >>> experiment = Experiment(algorithm="dr-dsgd", devices=25, rounds=300)
     >>> round(experiment.eta, 4), experiment.batch_size, experiment.mu
@@ -123,7 +115,7 @@ class Experiment(BaseModel):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     def replace(self, **changes: Any) -> Experiment:
-        """The same experiment with some fields changed; defaults that depend on them stay as they are."""
+        """The same experiment with some fields changed; defaults that were derived from them do not change."""
         return Experiment(**{**self.model_dump(), **changes})
 
 
@@ -159,7 +151,7 @@ def _of_record(file: Path, name: str | None) -> dict[str, Any]:
     raise InputError(f"{file} has no record '{name}': write {file}:NAME, with a name from the column run of a CSV file")
 
 
-# whether a field means something beside these others
+# whether a field has an effect together with these other fields
 Applies = Callable[[Mapping[str, Any]], bool]
 _GOSSIPS: tuple[str, Applies, Any] = (
     "an algorithm without a server",
@@ -168,8 +160,8 @@ _GOSSIPS: tuple[str, Applies, Any] = (
 )
 _IS_DEALT: tuple[str, Applies] = ("a data set that is dealt to devices", lambda e: e["dataset"] in DATASETS[:3])
 
-# Fields that mean something only in some settings: (when, in words; whether; the default there). Those that only some
-# algorithms have are in the tables of `methods`.
+# Fields that have an effect only in some settings: (the setting in words, the test for it, the default there). The
+# fields of single algorithms are in the tables of `registry`.
 _CONDITIONAL: dict[str, tuple[str, Applies, Any]] = {
     "objective": _GOSSIPS,
     "optimizer": _GOSSIPS,
@@ -201,7 +193,7 @@ _OF_ALGORITHMS = {
 
 
 def has(name: str, fields: Mapping[str, Any]) -> bool:
-    """Whether the algorithm that these fields name has the field `name`; most of them all have.
+    """Whether the algorithm that these fields name has the field `name`; all algorithms have most fields.
 
     >>> has("mu", {"algorithm": "dsgd"}), has("mu", {"algorithm": "dsgd", "objective": "kl-dro"})
     (False, True)
@@ -213,12 +205,12 @@ def has(name: str, fields: Mapping[str, Any]) -> bool:
 
 
 def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """All fields, with the defaults that depend on others; leaves wrong values to the validation."""
+    """All fields, including defaults that depend on others; wrong values are left to the validation."""
     fields = {name: f.default for name, f in Experiment.model_fields.items() if not f.is_required()}
     fields = {name: value for name, value in (fields | given).items() if value is not None}
 
     def does_nothing(name: str, setting: str) -> InputError:
-        check_dataset(fields["dataset"])  # where the name is wrong, say that
+        check_dataset(fields["dataset"])  # a wrong name is the first mistake to report
         return InputError(f"{spelling(name)} {fields[name]} does nothing here: it needs {setting}; leave it out")
 
     _check_algorithm(fields)
@@ -230,7 +222,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
             raise does_nothing(name, setting)
     own = registry.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
     if fields.get("compression", own.get("compression")) != own.get("compression"):
-        own["gamma"] = None  # an algorithm's own is for its own messages
+        own["gamma"] = None  # the algorithm's default is for its own compression
     for name in {*_OF_ALGORITHMS, *own}:
         if name in own:
             if own[name] is not None:
@@ -255,41 +247,41 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def method_defaults(e: Experiment) -> dict[str, Any]:
-    """What the experiment's method has by default: its own options, step and batch size.
+    """The defaults of the experiment's method: its own options, step size and batch size.
 
     >>> defaults = method_defaults(Experiment(algorithm="choco-sgd", eta=0.02, gamma=1, devices=10, rounds=40))
     >>> defaults["eta"], defaults["gamma"]
     (0.5, 0.8)
     """
     own = {*_OF_ALGORITHMS, "eta", "batch_size", "gossip_steps"}
-    # but for its own options the same; gamma is by default what suits the messages that it has
+    # the same experiment without its own options; the default of gamma depends on the compression
     default = Experiment(**{name: value for name, value in e if name not in own or name == "compression"})
     compression = registry.own_options(e.algorithm, e.objective, e.optimizer).get("compression")
     return {**{name: getattr(default, name) for name in own}, "compression": compression}
 
 
 def warning(e: Experiment) -> str:
-    """What to say before a run that will hardly learn; empty where there is nothing.
+    """A warning about a run that will hardly learn; empty if there is none.
 
     >>> warning(Experiment(devices=1000, rounds=50))
-    '--eta: the default, sqrt(K / T) = 4.47, is above 1, a step with which few models learn; try --eta 0.5, or ...'
+    '--eta: the default, sqrt(K / T) = 4.47, is above 1, and few models learn with such steps; try --eta 0.5, or ...'
     """
     if e.eta <= 1 or e.eta != math.sqrt(e.devices / e.rounds):
         return ""
     return (
-        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, a step with which few models learn; try "
+        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, and few models learn with such steps; try "
         f"--eta 0.5, or more --rounds than --devices ({e.devices})"
     )
 
 
 def default_threads() -> int:
-    """The cores that this process may use; it shares them with those that torchrun started beside it."""
+    """The number of cores for this process; processes that torchrun started on this machine share the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _devices(fields: dict[str, Any]) -> int:
-    """K where nobody says it: as many as the graph file has nodes, or the data folder files, else 10."""
+    """The default of K: the number of nodes in the graph file or of files in the data folder, else 10."""
     graph, folder = str(fields["graph"]), str(fields["dataset"])
     if graph not in GRAPHS and Path(graph).exists():
         from drdsgd.topology import graphs
@@ -301,7 +293,7 @@ def _devices(fields: dict[str, Any]) -> int:
 
 
 def folder_of(dataset: str, rank: int | None = None) -> Path:
-    """The folder that a data set's name means; `{rank}` in it is this process's number among several.
+    """The folder that a data set's name means; `{rank}` in it stands for the rank of this process.
 
     >>> folder_of("sites/{rank}", 2)
     PosixPath('sites/2')
@@ -316,9 +308,9 @@ def check_dataset(name: object) -> None:
 
 
 def _check_algorithm(fields: dict[str, Any]) -> None:
-    """Refuse names of algorithms, objectives and optimizers that there are not.
+    """Refuse unknown algorithms, objectives and optimizers.
 
-    A part that the algorithm has anyway is left out, so that an experiment has one description only.
+    A part that the algorithm has anyway is removed, so that an experiment has only one description.
     """
     tables: dict[str, Sequence[str]] = {
         "algorithm": ALGORITHMS, "objective": tuple(registry.OBJECTIVES), "optimizer": tuple(registry.OPTIMIZERS)
@@ -333,7 +325,7 @@ def _check_algorithm(fields: dict[str, Any]) -> None:
 
 
 def _needs(name: str, algorithm: str) -> str:
-    """What one must choose for a field of some algorithms to do something.
+    """The options with which a field of some algorithms has an effect.
 
     >>> _needs("q", "dsgd"), _needs("momentum", "afl")
     ('--objective q-ffl or --algorithm q-fedavg', 'a method without a server, with --optimizer momentum or ...')
@@ -345,14 +337,14 @@ def _needs(name: str, algorithm: str) -> str:
     }
     having = {option: [rule for rule in table if name in table[rule].options] for option, table in tables.items()}
     needs = {option: f"{option} {' or '.join(some)}" for option, some in having.items() if some}
-    if algorithm in registry.SERVERS:  # which has no parts that one could choose
+    if algorithm in registry.SERVERS:  # it has no parts to choose
         return needs.get("--algorithm", f"a method without a server, with {' or '.join(needs.values())}")
     return " or ".join(needs.values())
 
 
 def _explain(error: ValidationError) -> InputError:
-    """The first thing that is wrong, in one line: option, value, what is wrong, what it is for."""
-    # a default that could not be worked out is missing, because a field that it depends on is wrong
+    """The first mistake in one line: option, value, reason, help text."""
+    # a default is missing only because a field that it depends on is wrong
     first = next(one for one in error.errors() if one["type"] != "missing")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
@@ -362,7 +354,7 @@ def _explain(error: ValidationError) -> InputError:
 
 
 def title(e: Experiment) -> str:
-    """An algorithm with what it has of its own, in words; by its parts where one is exchanged.
+    """The algorithm and its own options in words; named by its parts if one of them is overridden.
 
     >>> title(Experiment(algorithm="dr-dsgd", mu=6.0)), title(Experiment(algorithm="dsgd", objective="q-ffl", q=2.0))
     ('DR-DSGD with mu = 6', 'q-ffl + dsgd with q = 2')

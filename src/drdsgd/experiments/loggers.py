@@ -1,8 +1,8 @@
-"""Copies of a run's metrics for programs that show many runs: TensorBoard and MLflow.
+"""Copies of a run's metrics for tools that show many runs: TensorBoard and MLflow.
 
-A log gets every evaluation that stands in metrics.jsonl, in order: first those that a run which is continued has
-already, then each as it is made. So a log that failed, was lost, or was not asked for at first is whole again after
-`drdsgd train --resume --log NAME`, also where the run is over.
+A log gets every evaluation in metrics.jsonl, in order: first those that a continued run already has, then each new one.
+So a log that failed, was lost, or was not asked for at first is complete again after `drdsgd train --resume --log
+NAME`, even if the run has finished.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ __all__ = ["KINDS", "Kind", "Logger", "MLflow", "Make", "TensorBoard", "complain
 
 
 class Logger(Protocol):
-    """Where a run's metrics go beside its folder."""
+    """A copy of a run's metrics outside its folder."""
 
     def log(self, metrics: Metrics) -> None:
-        """An evaluation; rounds come in order."""
+        """Add an evaluation; rounds come in order."""
 
     def close(self, status: Status) -> None:
-        """No more will come: the run is over, or was stopped."""
+        """End the log: the run has ended or was stopped."""
 
 
-# seconds after which a log is slow to start
+# seconds after which a log counts as slow to start
 SLOW_START = 2.0
 
-# opens the log of an experiment that has this folder, which is there
+# opens the log of an experiment with this folder, which exists
 Make = Callable[["Experiment", Path], Logger]
 
 
 class Nothing:
-    """No log."""
+    """A log that keeps nothing."""
 
     def log(self, metrics: Metrics) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self, status: Status) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def no_log(e: Experiment, path: Path) -> Logger:
-    """The log of whoever wants none."""
+    """No log."""
     return Nothing()
 
 
 def complain(line: str) -> None:
-    """A line on the standard error."""
+    """Print a line to the standard error."""
     print(f"drdsgd: {line}", file=sys.stderr, flush=True)
 
 
 def of(names: Sequence[str], say: Callable[[str], None] = complain) -> Make:
-    """The logs of these names; refuses those that are unknown or need a package that is not installed.
+    """The logs of these names; refuses unknown names and missing packages.
 
-    What goes wrong with one of them ends that one, with a line to `say`; the run and the others go on.
+    An error in one of them ends that log, with a line to `say`; the run and the other logs continue.
     """
     for name in names:
         if name not in KINDS:
@@ -87,38 +87,38 @@ def of(names: Sequence[str], say: Callable[[str], None] = complain) -> Make:
 
 
 class Several:
-    """Logs side by side."""
+    """Several logs as one."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = loggers
 
     def log(self, metrics: Metrics) -> None:
-        """To each."""
+        """Add it to each log."""
         for logger in self._loggers:
             logger.log(metrics)
 
     def close(self, status: Status) -> None:
-        """Each."""
+        """End each log."""
         for logger in self._loggers:
             logger.close(status)
 
 
 class Forgiving:
-    """A log whose troubles are no trouble for the run: after the first it is given up, and a line says so."""
+    """A log whose errors do not stop the run: after the first error it is closed, and a line says so."""
 
     def __init__(self, name: str, make: Make, e: Experiment, path: Path, say: Callable[[str], None]) -> None:
         self._name, self._path, self._say = name, path, say
         self._logger: Logger = Nothing()
-        with self._tried(), _patient(lambda: say(f"--log {name}: it takes a while to start")):
+        with self._tried(), _patient(lambda: say(f"--log {name}: starting it takes a while")):
             self._logger = make(e, path)
 
     def log(self, metrics: Metrics) -> None:
-        """An evaluation, if all went well so far."""
+        """Add an evaluation, unless the log has failed."""
         with self._tried():
             self._logger.log(metrics)
 
     def close(self, status: Status) -> None:
-        """Likewise."""
+        """End the log, unless it has failed."""
         with self._tried():
             self._logger.close(status)
 
@@ -126,28 +126,28 @@ class Forgiving:
     def _tried(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever their programs raise
+        except Exception as error:  # their libraries may raise anything
             self._logger = Nothing()
             self._say(
-                f"--log {self._name}: {shorten(one_line(error), 200)}; the run in {self._path} goes on without it, "
+                f"--log {self._name}: {shorten(one_line(error), 200)}; the run in {self._path} continues without it, "
                 f"and --resume --log {self._name} copies all of its metrics later"
             )
 
 
 @contextmanager
 def _patient(say: Callable[[], None]) -> Iterator[None]:
-    """Say something if the block takes long: MLflow may for ten seconds, and nothing else moves meanwhile."""
+    """Say so if the block takes long: MLflow may take ten seconds, during which nothing else happens."""
     waiting = threading.Timer(SLOW_START, say)
     waiting.start()
     try:
         yield
     finally:
         waiting.cancel()
-        waiting.join()  # two at once must not say something
+        waiting.join()  # two must not speak at the same time
 
 
 def scalars(metrics: Metrics) -> dict[str, float]:
-    """All single numbers of an evaluation but its round, by names such as `consensus/worst` and `train_loss`.
+    """All scalars of an evaluation except its round, under names such as `consensus/worst` and `train_loss`.
 
     >>> from drdsgd.training.metrics import Spread, Metrics
     >>> half = Spread.over([40.0, 60.0])
@@ -165,9 +165,9 @@ def scalars(metrics: Metrics) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Scalars in OUT/tensorboard, and the experiment as text. The log is written anew where a run is continued.
+    """Scalars in OUT/tensorboard, and the experiment as text. A continued run writes the log again from the start.
 
-    Event files of before are removed: they may have evaluations that come again.
+    Old event files are removed, because they may have evaluations that will come again.
     """
 
     def __init__(self, e: Experiment, path: Path) -> None:
@@ -182,17 +182,17 @@ class TensorBoard:
         self._write(summary=text("experiment", f"```toml\n{e.to_toml()}```"), step=0)
 
     def log(self, metrics: Metrics) -> None:
-        """One scalar each."""
+        """Add one scalar per number."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(metrics).items()]
         self._write(summary=Summary(value=values), step=metrics.round)
 
     def close(self, status: Status) -> None:
-        """The log stays as it is."""
+        """Nothing to do."""
 
     def _write(self, **fields: Any) -> None:
-        # not by tensorboard's EventFileWriter, which writes in a thread: what goes wrong there ends in a traceback
+        # not with tensorboard's EventFileWriter: it writes in a thread, where an error ends in a traceback
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -202,23 +202,23 @@ class TensorBoard:
 
 # ---------------------------------------------------------------------- MLflow
 
-# before it is imported: else it tells its makers that it is used, and whoever runs it what it does to its tables; and
-# a run would wait for minutes for a server that is gone
+# set before MLflow is imported: no telemetry, no lines about its tables, and no wait of minutes for a server that is
+# gone
 MLFLOW_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-# a metric that every evaluation has; it goes last, so that where it is, all are
+# a metric that every evaluation has; it is written last, so that its presence means that all are there
 MARK = "train_loss"
 
 
 class MLflow:
-    """A run of MLflow's experiment `drdsgd` (or `$MLFLOW_EXPERIMENT_NAME`): parameters, metrics, tags, artefacts.
+    """A run in MLflow's experiment `drdsgd` (or `$MLFLOW_EXPERIMENT_NAME`): parameters, metrics, tags, artefacts.
 
-    It is kept where `$MLFLOW_TRACKING_URI` says, else in mlflow.db beside the run, or in a comparison's folder. Which
-    run it is stands in OUT/mlflow.json. MLflow forgets no value: a round that it has is skipped when it comes again.
+    It is stored at `$MLFLOW_TRACKING_URI`, else in mlflow.db beside the run or in the comparison's folder. Its id is in
+    OUT/mlflow.json. MLflow never overwrites a value: a round that it already has is skipped.
     """
 
     def __init__(self, e: Experiment, path: Path) -> None:
@@ -241,7 +241,7 @@ class MLflow:
         self._known = {metric.step for metric in history}
 
     def _found(self, uri: str) -> str | None:
-        """The run that this one had before, if it is still there."""
+        """The id of the run that was used before, if it still exists."""
         from mlflow.exceptions import MlflowException
 
         file = self._folder / "mlflow.json"
@@ -268,7 +268,7 @@ class MLflow:
         if experiment is None:
             try:
                 client.create_experiment(name, artifact_location=artefacts)
-            except MlflowException:  # another run has made it just now
+            except MlflowException:  # another run has just created it
                 if client.get_experiment_by_name(name) is None:
                     raise
             experiment = client.get_experiment_by_name(name)
@@ -280,7 +280,7 @@ class MLflow:
         return run
 
     def log(self, metrics: Metrics) -> None:
-        """All numbers of an evaluation in one batch, with the round as the step."""
+        """Add all numbers of an evaluation in one batch, with the round as the step."""
         from mlflow.entities import Metric
 
         if metrics.round not in self._known:
@@ -290,7 +290,7 @@ class MLflow:
             self._client.log_batch(self._run, metrics=batch)
 
     def close(self, status: Status) -> None:
-        """Config and summary go along, and how it ended."""
+        """Add config and summary, and set the status."""
         for name in ("config.toml", "summary.json"):
             if (self._folder / name).exists():
                 self._client.log_artifact(self._run, str(self._folder / name))
@@ -299,7 +299,7 @@ class MLflow:
 
 
 class Kind(NamedTuple):
-    """How a log is made, and what it needs."""
+    """How to open a log, and the packages that it needs."""
 
     make: Make
     packages: tuple[str, ...]

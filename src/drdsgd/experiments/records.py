@@ -1,4 +1,4 @@
-"""A run's folder: what was run, what came out, and where it can go on.
+"""A run's folder: the experiment, its results, and the state to continue from.
 
 config.toml      the complete experiment: running it again gives the same run
 network.json     the graph's edges, and what each device holds
@@ -15,7 +15,8 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +46,9 @@ Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is n
 
 @dataclass(frozen=True)
 class Network:
-    """The graph as a list of edges, the number of training samples per device and class [K][C], all data's checksum.
+    """The graph as a list of edges, the number of training samples per device and class [K][C], a checksum of all data.
 
-    `names` are what the devices are called beside their numbers; empty where they have none.
+    `names` are the devices' names; empty if they have only numbers.
     """
 
     edges: list[tuple[int, int]]
@@ -70,7 +71,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Record:
-    """A run as its folder tells it."""
+    """A run as its folder records it."""
 
     path: Path
     experiment: Experiment
@@ -83,7 +84,7 @@ class Record:
 
     @property
     def final(self) -> Metrics:
-        """The last evaluation there is."""
+        """The last evaluation."""
         return self.metrics[-1]
 
 
@@ -104,7 +105,7 @@ class Folder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder against a second process; the system lets go of it when this one ends."""
+        """Lock the folder against a second process; the system releases the lock when this process ends."""
         new = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDONLY)
@@ -116,17 +117,17 @@ class Folder:
             yield
         finally:
             os.close(handle)
-            with suppress(OSError):  # what was refused leaves no empty folder, nor those above that were made for it
+            with suppress(OSError):  # a refused run leaves no empty folder behind, nor parents that were made for it
                 for path in new or [self.path]:
                     path.rmdir()
 
     def start(self, e: Experiment, network: Network) -> None:
-        """Write what is known before the first round."""
+        """Write the experiment and its network, before the first round."""
         write_text(self.config, e.to_toml())
         write_text(self.network, json.dumps(network.__dict__))
 
     def append(self, metrics: Metrics) -> None:
-        """Add a line to metrics.jsonl and see it on disk: a checkpoint that follows relies on it."""
+        """Append a line to metrics.jsonl and sync it to disk, because the next checkpoint relies on it."""
         line = json.dumps(metrics.to_json(), allow_nan=False) + "\n"
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(line)
@@ -134,7 +135,7 @@ class Folder:
             os.fsync(file.fileno())
 
     def check_network(self, network: Network) -> None:
-        """Refuse to go on with another graph or other data than the run began with."""
+        """Refuse to continue if the graph or the data have changed since the run began."""
         before = read_network(self.network)
         for what, same in (
             ("graph", before.edges == network.edges),
@@ -146,9 +147,9 @@ class Folder:
                 )
 
     def rewind(self, t: int, e: Experiment, gaps: bool = False) -> None:
-        """Drop what a killed run left: evaluations after round t, a half-written line, temporary files.
+        """Remove what a killed run left: evaluations after round t, a half-written line, temporary files.
 
-        One that may have left out rounds has `gaps`.
+        With `gaps`, evaluations may be missing.
         """
         kept = [m for m in read_metrics(self.metrics) if m.round <= t]
         due = {*range(0, t + 1, e.eval_every)} | ({t} if t == e.rounds else set())
@@ -165,7 +166,7 @@ class Folder:
         write_text(self.metrics, "".join(json.dumps(m.to_json(), allow_nan=False) + "\n" for m in kept))
 
     def finish(self, status: Status, message: str) -> None:
-        """Write the summary: the run is over. `final` is its last evaluation."""
+        """Write the summary at the end of the run; `final` is its last evaluation."""
         metrics = read_metrics(self.metrics)
         summary = {
             "status": status,
@@ -178,7 +179,7 @@ class Folder:
 
 
 def read(path: Path) -> Record:
-    """A run's folder as a `Record`; an `InputError` names the file and line that can't be read."""
+    """The record in a run's folder; an `InputError` names the file and line that cannot be read."""
     folder = Folder(path)
     if not folder.config.exists():
         raise InputError(f"{path} is not a run's folder: it has no config.toml")
@@ -223,7 +224,7 @@ def read_config(path: Path) -> Experiment:
 
 
 def read_metrics(path: Path) -> list[Metrics]:
-    """All whole lines of a metrics.jsonl; a last line without its end was being written when the run was killed."""
+    """All complete lines of a metrics.jsonl; an incomplete last line is from a run that was killed."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -239,7 +240,7 @@ def read_metrics(path: Path) -> list[Metrics]:
 
 
 def read_network(path: Path) -> Network:
-    """The graph and what the devices hold, from a network.json."""
+    """The graph and the devices' samples, from a network.json."""
     try:
         network = _networks().validate_python(_json(path))
     except ValidationError as error:
@@ -251,13 +252,13 @@ def read_network(path: Path) -> Network:
         or not all(0 <= i < K for edge in network.edges for i in edge)
     ):
         raise InputError(
-            f"{path} is corrupt: its edges, positions, label_counts and names do not belong together; {_AGAIN}"
+            f"{path} is corrupt: its edges, positions, label_counts and names do not fit together; {_AGAIN}"
         )
     return network
 
 
 def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Network | None:
-    """What network.json says of a graph and of the devices' data, those of other processes included; for the first."""
+    """The graph and the devices' data, over all processes; only the first process gets it, the others get None."""
     import torch
 
     from drdsgd.topology.graphs import layout
@@ -266,10 +267,10 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
     owner = torch.repeat_interleave(torch.arange(data.K), data.train.sizes.cpu())
     counts = torch.bincount(owner * data.classes + data.train.y.cpu(), minlength=data.K * data.classes)
     label_counts, checksums = ranks.gather(counts.view(data.K, data.classes)), ranks.gather(data.checksums())
-    # one text of each process, as only tensors are gathered
+    # as one text per process, because only tensors can be gathered
     said = ranks.texts(json.dumps(dict(zip(map(int, ranks.rows), data.names, strict=False))))
     named: dict[str, str] = dict(one for text in said for one in json.loads(text).items())
-    if ranks.rank > 0:  # it is for the first to write
+    if ranks.rank > 0:  # only the first writes
         return None
     positions = layout(graph)
     return Network(
@@ -286,7 +287,7 @@ _AGAIN = "run the experiment again into another --out"
 
 
 def _summary(path: Path) -> Summary:
-    """What a summary.json says of the end; of a run without one, that it is unfinished."""
+    """The summary in a summary.json; without the file the run is unfinished."""
     if not path.exists():
         return Summary("unfinished", "", {})
     try:
@@ -306,7 +307,7 @@ def _summaries() -> TypeAdapter[Summary]:
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing that is wrong with a record, in a few words."""
+    """The first mistake in a record, in a few words."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
@@ -319,5 +320,47 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} is corrupt: {error}; {_AGAIN}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} is corrupt: it holds no table; {_AGAIN}")
+        raise InputError(f"{path} is corrupt: it is not a JSON object; {_AGAIN}")
     return value
+
+
+# ------------------------------------------------------------------- many runs
+
+
+def find_runs(paths: Sequence[Path]) -> list[Record]:
+    """All runs at or below the paths, each once; in the order of the paths, and below a path in natural order.
+
+    Runs without an evaluation are omitted, unless there is no other run. A run that ended without one is damaged.
+    """
+    folders = list({folder.resolve(): folder for path in paths for folder in _run_folders(path)}.values())
+    begun = [folder for folder in folders if read_metrics(Folder(folder).metrics)]
+    for folder in folders:
+        if folder not in begun and Folder(folder).status != "unfinished":
+            raise InputError(
+                f"{folder} is damaged: its run ended, but metrics.jsonl is empty; remove it, or do the run again"
+            )
+    return [read(folder) for folder in begun or folders[:1]]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(f"there is no folder {path}; give the folder of a run, or of several")
+    if _is_run(path):
+        return [path]
+    # a config.toml alone may be somebody's input to a run
+    found = [config.parent for config in path.rglob("config.toml") if _is_run(config.parent)]
+    if not found:
+        raise InputError(f"no run in or below {path}: a run's folder has a config.toml and a network.json")
+    return sorted(found, key=_natural)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file() and (path / "network.json").is_file()
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """A key that sorts seed-2 before seed-10."""
+    return [
+        [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", part)]
+        for part in path.parts
+    ]

@@ -1,8 +1,8 @@
-"""Every method by name: what it solves, what it sends, its options with their defaults, where it comes from.
+"""Every method by name: its problem, its message size, its options with their defaults, its source.
 
-An algorithm is an objective with an optimizer, or a server with a rule of its own. The tables name them for the command
-line and for `drdsgd algorithms`; what they do is in `objectives`, `optimizers` and `servers`. This module imports
-nothing heavy: `make` gets the module that it takes its function from.
+An algorithm is an objective with an optimizer, or a server with its own rule. The tables name them for the command line
+and for `drdsgd algorithms`; the methods themselves are in `objectives`, `optimizers` and `baselines`. This module
+imports nothing heavy: `make` gets the module that has its function as an argument.
 """
 
 from __future__ import annotations
@@ -22,34 +22,22 @@ if TYPE_CHECKING:
     from drdsgd.experiments.config import Experiment
 
 __all__ = [
-    "ALGORITHMS",
-    "OBJECTIVES",
-    "OPTIMIZERS",
-    "SERVERS",
-    "Named",
-    "Rule",
-    "compressed_size",
-    "default_eta",
-    "gamma_of",
-    "name_of",
-    "own_options",
-    "parts_of",
-    "scheduled",
-    "sent_by",
-]
+    "ALGORITHMS", "OBJECTIVES", "OPTIMIZERS", "SERVERS", "Named", "Rule", "compressed_size", "default_eta",
+    "gamma_of", "name_of", "own_options", "parts_of", "scheduled", "sent_by",
+]  # fmt: skip
 
 Options = Mapping[str, Any]
 
-# what every objective that looks at losses may have: nothing of it is on by default
+# options of every objective that depends on losses; all are off by default
 _ROBUST: Options = {"loss_clip": None, "loss_smoothing": None, "weight_cap": None}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """An objective, an optimizer or a server's algorithm.
+    """An objective, an optimizer or an algorithm with a server.
 
-    `sends` are the numbers per link and round (of a server: per client and round), those of an objective beside the
-    model's d. `options` are the fields of an `Experiment` that it has, with their defaults.
+    `sends` is the message size in numbers per link and round (with a server: per client and round); an objective's is
+    in addition to the model's d. `options` are its fields in an `Experiment`, with their defaults.
     """
 
     what: str
@@ -58,37 +46,37 @@ class Rule:
     make: Callable[[ModuleType, Experiment], Any]
     options: Options = field(default_factory=dict)
     eta: float | None = None
-    """the step size by default, where that is not sqrt(K / T): of `mlp` and `logistic`; of other models a quarter"""
+    """default step size for `mlp` and `logistic`, a quarter of it for other models; None means sqrt(K / T)"""
     averaged: bool = False
-    """of one with a server: whether the common model is the mean of its models over rounds"""
+    """with a server: whether the common model is the mean of its models over rounds"""
 
 
 @dataclass(frozen=True)
 class Named:
-    """An objective with an optimizer, under the name by which it is known."""
+    """An objective with an optimizer, under its usual name."""
 
     title: str
     objective: str
     optimizer: str
     source: str
-    options: Options = field(default_factory=dict)  # where its defaults are others than its parts'
+    options: Options = field(default_factory=dict)  # defaults that differ from those of its parts
 
 
 OBJECTIVES: dict[str, Rule] = {
     "erm": Rule("average risk, sum_i p_i f_i", "", "McMahan et al., AISTATS 2017", lambda o, e: o.erm()),
     "kl-dro": Rule(
-        "worst mixture of devices, held back by mu KL (eq. 4 to 6 of the paper)", "1 if normalized",
+        "worst mixture of devices, with the penalty mu KL (eq. 6 to 8 of the paper)", "1 if normalized",
         "Ben Issaid, Elgabli and Bennis, TMLR 2022",
         lambda o, e: o.kl_dro(_mu(e), weights=e.weights),
         {"mu": 6.0, "mu_schedule": None, "weights": "as-written", **_ROBUST},
     ),
     "kl-ball": Rule(
-        "worst mixture of devices with KL(lambda | p) <= radius; finds mu itself, from 1 on, 0.1 at least (A.2)", "3",
+        "worst mixture of devices with KL(lambda | p) <= radius; adapts mu, from 1, at least 0.1 (A.2)", "3",
         "Ben Issaid, Elgabli and Bennis, TMLR 2022; Hu and Hong, 2013",
         lambda o, e: o.kl_ball(e.radius), {"radius": 0.1, **_ROBUST, "weight_cap": 3.0},
     ),
     "chi2-dro": Rule(
-        "worst mixture of devices, held back by mu / 2 chi-square", "1", "Namkoong and Duchi, NeurIPS 2017",
+        "worst mixture of devices, with the penalty mu / 2 chi-square", "1", "Namkoong and Duchi, NeurIPS 2017",
         lambda o, e: o.chi2_dro(e.mu), {"mu": 1.0, **_ROBUST},
     ),
     "term": Rule(
@@ -100,13 +88,13 @@ OBJECTIVES: dict[str, Rule] = {
         lambda o, e: o.q_ffl(e.q), {"q": 1.0, **_ROBUST},
     ),
     "ad-gda": Rule(
-        "worst mixture of devices, held back by dual_penalty / 2 ||lambda - p||^2, by dual ascent", "K",
+        "worst mixture of devices, with the penalty dual_penalty / 2 ||lambda - p||^2, by dual ascent", "K",
         "Zecchin, Kountouris and Gesbert, TMLR 2022",
         lambda o, e: o.ad_gda(e.dual_eta, e.dual_penalty), {"dual_eta": 0.01, "dual_penalty": 0.01, **_ROBUST},
     ),
 }  # fmt: skip
 
-# of those that can compress messages; gamma has a default only where they do
+# options of optimizers that can compress messages; gamma has a default only with --compression
 _COMPRESSED: Options = {"compression": None, "gamma": None}
 
 OPTIMIZERS: dict[str, Rule] = {
@@ -115,11 +103,11 @@ OPTIMIZERS: dict[str, Rule] = {
         lambda o, e: o.dsgd(_eta(e)),
     ),
     "momentum": Rule(
-        "every device's own momentum", "d, or what --compression makes of it", "Yu, Jin and Yang, ICML 2019",
+        "momentum on every device", "d, or compressed d", "Yu, Jin and Yang, ICML 2019",
         lambda o, e: o.momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
     ),
     "quasi-global-momentum": Rule(
-        "momentum of how models moved, gossip included", "d, or what --compression makes of it",
+        "momentum of the models' changes, including gossip", "d, or compressed d",
         "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
         lambda o, e: o.quasi_global_momentum(_eta(e), e.momentum, _exchange(o, e)), {"momentum": 0.9, **_COMPRESSED},
     ),
@@ -128,26 +116,27 @@ OPTIMIZERS: dict[str, Rule] = {
         "Di Lorenzo and Scutari, 2016; Pu and Nedic, 2021", lambda o, e: o.gradient_tracking(_eta(e)),
     ),
     "gt-adam": Rule(
-        "Adam along a gossiped estimate of the mean gradient, all averaged when new",
-        "2 d, or what --compression makes of it",
+        "Adam along a gossiped estimate of the mean gradient; models and estimates are averaged after the step",
+        "2 d, or compressed 2 d",
         "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
         lambda o, e: o.gt_adam(_eta(e), e.momentum, e.second_momentum, _exchange(o, e)),
         {"momentum": 0.9, "second_momentum": 0.99, **_COMPRESSED}, eta=0.01,
     ),
     "d2": Rule(
-        "no bias by unlike data; constant W with least eigenvalue above -1/3", "d",
+        "no bias from heterogeneous data; needs a constant W with least eigenvalue above -1/3", "d",
         "Tang, Lian, Yan, Zhang and Liu, ICML 2018", lambda o, e: o.d2(_eta(e)),
     ),
     "exact-diffusion": Rule(
-        "d2 with (I + W) / 2: every constant W", "d", "Yuan, Ying, Zhao and Sayed, 2019",
+        "d2 with (I + W) / 2; needs a constant W", "d", "Yuan, Ying, Zhao and Sayed, 2019",
         lambda o, e: o.exact_diffusion(_eta(e)),
     ),
     "choco": Rule(
-        "compressed messages with memory; constant W", "compressed d", "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
+        "compressed messages with memory; needs a constant W", "compressed d",
+        "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
         lambda o, e: o.dsgd(_eta(e), _exchange(o, e)), {**_COMPRESSED, "compression": "quantize:4"},
     ),
     "push": Rule(
-        "gradient push: also over directed graphs", "d + 1", "Assran, Loizou, Ballas and Rabbat, ICML 2019",
+        "gradient push; also works on directed graphs", "d + 1", "Assran, Loizou, Ballas and Rabbat, ICML 2019",
         lambda o, e: o.push(_eta(e)),
     ),
 }  # fmt: skip
@@ -169,8 +158,8 @@ ALGORITHMS: dict[str, Named] = {
     "dr-qgm": Named(
         "DR-QGM", "kl-dro", "quasi-global-momentum", "this project",
         {
-            # a mu that falls: while losses are far apart, a small one would make long steps of a few devices; and two
-            # averagings of short messages, as weights are of use only where models are much alike
+            # mu decays: while losses are far apart, a small mu would let a few devices make long steps. Two averagings
+            # of short messages: weights help only if the models are close to each other
             "mu": 1.0, "mu_schedule": "linear:0.1", "weights": "normalized", "loss_smoothing": 0.03,
             "weight_cap": 3.0, "compression": "quantize:4", "gamma": 1.0, "gossip_steps": 2,
         },
@@ -184,7 +173,7 @@ ALGORITHMS: dict[str, Named] = {
     ),
 }  # fmt: skip
 
-# how many devices take part in a round of a server: by default all
+# the number of devices in a server's round, by default all
 _SOME: Options = {"clients": None}
 
 SERVERS: dict[str, Rule] = {
@@ -211,16 +200,16 @@ SERVERS: dict[str, Rule] = {
         lambda s, e: s.fed_term(_eta(e), e.tilt, e.local_steps or 1, e.clients), {"tilt": 1.0, **_SOME},
     ),
     "fedrobust": Rule(
-        "another problem: shifts of inputs", "2 d", "Reisizadeh, Farnia, Pedarsani and Jadbabaie, NeurIPS 2020",
+        "a different problem: shifts of inputs", "2 d", "Reisizadeh, Farnia, Pedarsani and Jadbabaie, NeurIPS 2020",
         lambda s, e: s.fed_robust(_eta(e), e.shift_penalty, e.shift_eta, e.local_steps or 1, e.clients, e.shift),
         {"shift_penalty": 1.0, "shift_eta": 0.01, "shift": "matrix", **_SOME},
     ),
     "ditto": Rule(
-        "another problem: personal models, near a common one", "2 d", "Li, Hu, Beirami and Smith, ICML 2021",
+        "a different problem: personal models near a common one", "2 d", "Li, Hu, Beirami and Smith, ICML 2021",
         lambda s, e: s.ditto(_eta(e), e.pull, e.local_steps or 1, e.clients), {"pull": 1.0, **_SOME},
     ),
     "rfa": Rule(
-        "another problem: corrupted updates, by the geometric median (4 steps)", "10 d + 4",
+        "a different problem: corrupted updates, by the geometric median (4 steps)", "10 d + 4",
         "Pillutla, Kakade and Harchaoui, IEEE TSP 2022",
         lambda s, e: s.rfa(_eta(e), local_steps=e.local_steps or 1, clients=e.clients), _SOME,
     ),
@@ -228,7 +217,7 @@ SERVERS: dict[str, Rule] = {
 
 
 def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tuple[str, str]:
-    """The objective and the optimizer of an algorithm, of which either may be another one than it is known for.
+    """The objective and the optimizer of an algorithm, after overriding either of them.
 
     >>> parts_of("dr-dsgd", None, "d2")
     ('kl-dro', 'd2')
@@ -238,7 +227,7 @@ def parts_of(algorithm: str, objective: str | None, optimizer: str | None) -> tu
 
 
 def name_of(algorithm: str, objective: str | None, optimizer: str | None) -> str:
-    """What to call a method: by its parts where one is exchanged, as it is another then.
+    """The name of a method: the algorithm's, or the names of its parts if one is overridden.
 
     >>> name_of("dr-dsgd", None, None), name_of("dr-dsgd", "q-ffl", None)
     ('dr-dsgd', 'q-ffl + dsgd')
@@ -247,7 +236,7 @@ def name_of(algorithm: str, objective: str | None, optimizer: str | None) -> str
 
 
 def sent_by(algorithm: str) -> str:
-    """The numbers that an algorithm sends per link and round, with the options that it has by default.
+    """The message size of an algorithm in numbers per link and round, with its default options.
 
     >>> sent_by("dr-dsgd"), sent_by("dr-qgm"), sent_by("ad-gda")
     ('d', '2 (5/32 d + 1)', '5/32 d + K')
@@ -267,22 +256,22 @@ def sent_by(algorithm: str) -> str:
 
 
 def compressed_size(compression: str, messages: int = 1) -> str:
-    """How many numbers of 32 bits a compressed model of d has, but for its last block; or several such messages.
+    """The size of one or several compressed messages of d parameters, in numbers of 32 bits, up to the last block.
 
     >>> compressed_size("quantize:4"), compressed_size("top:0.1"), compressed_size("random:0.1", messages=2)
     ('5/32 d', '0.2 d', '0.2 d')
     """
     kind, _, number = compression.partition(":")
     if kind == "quantize":
-        return f"{messages * (int(number) + 1)}/32 d"  # a scale per 32 entries is one more bit of each
+        return f"{messages * (int(number) + 1)}/32 d"  # a scale per 32 entries is one more bit per entry
     part = messages * {"top": 2 * float(number or 0), "random": float(number or 0)}.get(kind, 1.0)
     return "d" if part == 1 else f"{part:g} d"
 
 
 def gamma_of(compression: str) -> float:
-    """How far models go to their neighbours' compressed ones by default: the less a message says, the less.
+    """The default step towards the neighbours' compressed models: the stronger the compression, the smaller.
 
-    With larger ones gossip alone diverges, on a ring and on random graphs (of what is no compression, anything goes).
+    With a larger gamma gossip alone diverges on a ring and on random graphs. Without compression any gamma works.
 
     >>> [gamma_of(spelled) for spelled in ("none", "quantize:4", "quantize:2", "top:0.1", "random:0.1")]
     [1.0, 0.8, 0.4, 0.2, 0.1]
@@ -300,7 +289,7 @@ def gamma_of(compression: str) -> float:
 
 
 def own_options(algorithm: str, objective: str | None, optimizer: str | None) -> dict[str, Any]:
-    """The options that an algorithm has for itself, with their defaults.
+    """The options of an algorithm, its objective and its optimizer, with their defaults.
 
     >>> own_options("qg-dsgdm", None, None)["momentum"]
     0.9
@@ -308,20 +297,20 @@ def own_options(algorithm: str, objective: str | None, optimizer: str | None) ->
     if algorithm in SERVERS:
         return dict(SERVERS[algorithm].options)
     loss, step = parts_of(algorithm, objective, optimizer)
-    # how often a round gossips is nobody's own option, but an algorithm may have a default for it
+    # gossip_steps belongs to no objective or optimizer, but an algorithm may have its own default
     options = {"gossip_steps": None, **OBJECTIVES[loss].options, **OPTIMIZERS[step].options}
     return options | {name: value for name, value in ALGORITHMS[algorithm].options.items() if name in options}
 
 
 def default_eta(algorithm: str, objective: str | None, optimizer: str | None, model: str) -> float | None:
-    """The step size of one that has its own by default; else None, and it is the paper's sqrt(K / T).
+    """The default step size of an optimizer that has its own; None stands for the paper's sqrt(K / T).
 
     >>> default_eta("dr-gt-adam", None, None, "mlp:32"), default_eta("dr-gt-adam", None, None, "cnn")
     (0.01, 0.0025)
     >>> default_eta("dr-gt-adam", None, "dsgd", "mlp")
     """
     eta = None if algorithm in SERVERS else OPTIMIZERS[parts_of(algorithm, objective, optimizer)[1]].eta
-    # with Adam's steps of 0.005 and 0.01 all units of the CNN ended dead on CIFAR-10; other models may be as deep
+    # with Adam's steps of 0.005 and 0.01 all units of the CNN were dead at the end on CIFAR-10; others may be as deep
     return eta if eta is None or model.partition(":")[0] in ("mlp", "logistic") else eta / 4
 
 
@@ -335,7 +324,7 @@ def _mu(e: Experiment) -> float | Schedule:
 
 
 def scheduled(name: str, start: float, spelled: str, rounds: int) -> float | Schedule:
-    """A number, or a function of the round: `linear:0.1` ends at a tenth of it.
+    """The value in every round, or a function of the round: `linear:0.1` ends at a tenth of `start`.
 
     >>> scheduled("eta", 0.5, "linear", rounds=100)(50)
     0.25
@@ -358,25 +347,25 @@ def scheduled(name: str, start: float, spelled: str, rounds: int) -> float | Sch
         return start
     if kind == "exponential":
         if value is None:
-            raise InputError(f"{option}: say how fast, for example exponential:0.99 per round")
+            raise InputError(f"{option}: give the decay per round, for example exponential:0.99")
         if not 0 < value <= 1:
             raise InputError(f"{option}: the decay per round must be in (0, 1]; 0.99 halves {name} in 69 rounds")
         return schedules.exponential(start, value)
     if kind == "warmup":
         if name == "mu":
-            raise InputError(f"{option}: mu must stay above zero; write linear:0.1 to end at a tenth of it")
+            raise InputError(f"{option}: mu must stay above zero; write linear:0.1 to end at a tenth of mu")
         if value is not None and not 0 < value < 1:
-            raise InputError(f"{option}: {number} must be a part of the rounds, in (0, 1)")
+            raise InputError(f"{option}: {number} must be a fraction of the rounds, in (0, 1)")
         return schedules.warmup(start, rounds, 0.1 if value is None else value)
     if value is not None and not 0 <= value <= 1:
-        raise InputError(f"{option}: the end must be a part of {name}, in [0, 1]")
+        raise InputError(f"{option}: the end must be a fraction of {name}, in [0, 1]")
     if name == "mu" and not value:
-        raise InputError(f"{option}: mu must stay above zero; write {kind}:0.1 to end at a tenth of it")
+        raise InputError(f"{option}: mu must stay above zero; write {kind}:0.1 to end at a tenth of mu")
     return (schedules.linear if kind == "linear" else schedules.cosine)(start, rounds, value or 0.0)
 
 
 def _exchange(optimizers: ModuleType, e: Experiment) -> Exchange | None:
-    """How models travel: compressed, if that is asked for."""
+    """The compressed exchange of models; None without compression."""
     if e.compression is None or (e.compression == "none" and e.gamma == 1):
         return None
     exchange: Exchange = optimizers.compressed(_compressor(e, e.compression), e.gamma)

@@ -1,4 +1,4 @@
-"""One experiment into one folder: build, train, record, checkpoint, resume; in one process, or in several."""
+"""Run one experiment into one folder: build, train, record, checkpoint, resume; in one process or in several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "stop_requests"]
 
-# fields that change nothing about an experiment
+# fields that may differ between machines without changing the experiment
 OF_A_MACHINE = ("threads", "data_dir")
 
 
@@ -56,10 +56,10 @@ def run(
 ) -> Record:
     """Run an experiment into a folder, or continue it there; `watch` sees every round, and `log` every evaluation.
 
-    A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. What happens
-    to the process at any moment, the folder can be resumed, and ends with the same metrics. An interruption
-    (Ctrl-C, or `stop` that says so after a round) leaves a checkpoint of the last whole round; a run that diverges
-    says so in its summary. With `regroup` one that went on in several processes (`run_together`) may be continued.
+    A folder with a run in it is refused unless `resume` is set; then the experiment must be the same. Whatever happens
+    to the process, the folder can be resumed and ends with the same metrics. An interruption (Ctrl-C, or `stop` that
+    returns True after a round) leaves a checkpoint of the last complete round. The summary of a run that diverges says
+    so. With `regroup`, a run of several processes (`run_together`) may be continued.
 
     >>> import tempfile
     >>> e = Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring")
@@ -72,7 +72,7 @@ def run(
         if folder.status == "unfinished":
             _go(e, folder, make_graph(e), make_data(e), SingleProcess(e.devices), regroup, watch, stop, log)
         else:
-            with _logging(log, e, folder):  # as it is
+            with _logging(log, e, folder):  # copies the finished run
                 pass
         return records.read(path)
 
@@ -87,14 +87,14 @@ def run_together(
     watch: Callable[[Progress], None] = lambda progress: None,
     log: loggers.Make = loggers.no_log,
 ) -> Record | None:
-    """As `run`, with several processes that call this alike and share the devices; the first writes the record.
+    """As `run`, in several processes that make the same call and share the devices; the first writes the record.
 
-    Checkpoints have a part of each. A stop that one of them is asked for takes effect when they next evaluate or write
-    a checkpoint. One that torchrun has started again goes on with the run. Only the first gets the record back.
+    Every process writes its part of a checkpoint. A request to stop takes effect at the next evaluation or checkpoint.
+    A process that torchrun has restarted continues the run. Only the first process gets the record.
     """
     folder, first = Folder(path), world.rank == 0
     check_alike(e, world)
-    # by any of them: of several machines, torchrun counts on that one only on which something failed
+    # asked of all: torchrun counts restarts only on the machine where something failed
     again = any(int(count) > 0 for count in world.texts(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
     with folder.lock() if first else nullcontext():
         if first:
@@ -122,12 +122,12 @@ def _go(
     stop: Callable[[], bool] = lambda: False,
     log: loggers.Make = loggers.no_log,
 ) -> None:
-    """Begin or continue the run whose folder this is, to its end; of several processes the first writes."""
+    """Begin or continue the run in this folder, up to its end; the first of several processes writes."""
     data = data.to(check_device(e.device))
     mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
     network = records.network(graph, data, mixing, ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
-    # all that can be wrong with the input is refused here, before anything is written
+    # every mistake in the input is refused here, before anything is written
     steps = trajectory(
         model, data, mixing, algorithm,
         rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
@@ -152,10 +152,10 @@ def _go(
                         logger.log(progress.metrics)
                     watch(progress)
                     saving = t % e.checkpoint_every == 0 or t == e.rounds
-                    # several must stop after the same round
+                    # several processes must stop after the same round
                     if ranks.size == 1 or saving or progress.metrics is not None:
                         stopping = any(ranks.texts("stop" if asked() or stop() else ""))
-                    # only after the metrics: a checkpoint promises that all lines up to its round are there
+                    # only after the metrics: a checkpoint relies on all lines up to its round
                     if saving or stopping:
                         checkpoint.save(folder.checkpoint, progress, ranks)
                     if stopping:
@@ -164,7 +164,7 @@ def _go(
                 if ranks.rank == 0:
                     folder.finish("diverged", str(error))
                 raise
-            # also after the last round: a comparison must not go on with its next run
+            # also after the last round: a comparison must not start its next run
             if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
                 raise Interrupted(f"stopped after round {t} of {e.rounds}")
         assert last is not None
@@ -194,7 +194,7 @@ def _go(
 
 @contextmanager
 def _logging(log: loggers.Make, e: Experiment, folder: Folder) -> Iterator[Logger]:
-    """A log that has all that the folder has; when the block ends it is told how the run did."""
+    """A log that has all evaluations in the folder; at the end of the block it gets the status of the run."""
     logger = log(e, folder.path)
     if log is loggers.no_log:
         yield logger
@@ -208,19 +208,19 @@ def _logging(log: loggers.Make, e: Experiment, folder: Folder) -> Iterator[Logge
 
 
 def check_alike(e: Experiment, world: World) -> None:
-    """Refuse processes that were not given the same experiment; where they find and compute it is their own affair."""
+    """Refuse processes with different experiments; only `OF_A_MACHINE` may differ."""
     found = [json.loads(text) for text in world.texts(json.dumps(e.model_dump()))]
     for rank, other in enumerate(found):
         for name in e.model_dump():
             if name not in OF_A_MACHINE and other[name] != found[0][name]:
                 raise InputError(
                     f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
-                    "give all processes the same"
+                    "give all processes the same value"
                 )
 
 
 def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: World) -> None:
-    """Refuse processes for which the same experiment is another: other files, code or versions."""
+    """Refuse processes for which the same experiment means something else: other files, code or versions."""
     row = Flat(make_model(e, data)).row().cpu()
     here = {
         "the graph": hashlib.sha256(json.dumps(sorted(map(list, graph.edges))).encode()).hexdigest(),
@@ -231,17 +231,17 @@ def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: W
     for rank, other in enumerate(found):
         for what, value in found[0].items():
             if other[what] != value:
-                raise InputError(f"{what} is another on rank {rank} than on rank 0: give all machines the same")
+                raise InputError(f"{what} differs between rank {rank} and rank 0: give all machines the same")
 
 
 def check(e: Experiment) -> None:
-    """Refuse an experiment whose graph, data, model or algorithm can't be made; writes nothing."""
+    """Refuse an experiment whose graph, data, model or algorithm cannot be made; writes nothing."""
     make_algorithm(e).check(make_mixing(e, make_graph(e)))
     make_model(e, make_data(e).to(check_device(e.device)))
 
 
 def _check(folder: Folder, e: Experiment, resume: bool) -> None:
-    """Refuse to overwrite a run, to resume none, and to resume one with another experiment."""
+    """Refuse to overwrite a run, to resume a run that is not there, and to resume with a different experiment."""
     if not resume:
         if folder.config.exists():
             raise InputError(
@@ -254,9 +254,9 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
 
 
 def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other values of these fields than it began with.
+    """Refuse to resume a run if these fields differ from those that it began with.
 
-    Where its data are found, and on how many threads it computes, may change.
+    The folder of its data and the number of threads may change.
     """
     stored = records.read_config(folder.config).model_dump()
     for name, now in fields.items():
@@ -269,7 +269,7 @@ def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
 
 
 def check_device(name: str) -> torch.device:
-    """The torch device of that name, if this machine has it."""
+    """The torch device of that name; refused if this machine does not have it."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
@@ -280,20 +280,20 @@ def check_device(name: str) -> torch.device:
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Within the block the first Ctrl-C or SIGTERM only asks to stop; the returned function says whether it did.
+    """Within the block, the first Ctrl-C or SIGTERM only asks to stop; the function tells whether it came.
 
-    The round at work is finished and saved. A second Ctrl-C ends at once, as it always does.
+    The current round is finished and saved. A second Ctrl-C ends the process at once.
     """
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        # torchrun hands a SIGTERM on that its processes may have got already
+        # torchrun forwards a SIGTERM that its processes may have received already
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = True
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield lambda: False
         return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,18 +1,18 @@
-"""Several runs at once, each in a process of its own, on threads of its own.
+"""Several runs at the same time, each in its own process with its own threads.
 
-A worker is `python -m drdsgd.experiments.workers`. The process that starts the workers does runs itself, too. They are
-joined by pairs of sockets, because a model may print to standard output. Both sides speak lines of JSON:
+A worker is `python -m drdsgd.experiments.workers`. The process that starts the workers also does runs itself. Pairs of
+sockets connect them, because a model may print to standard output. Both sides send lines of JSON:
 
     ["ready", null]                                                          from it: its modules are loaded
-    {"path": "out/dsgd/seed-0", "experiment": {...}, "log": ["mlflow"]}      to it: begin this run, or continue it
-    ["round", 17]                                                            from it: how far the run is
-    ["say", "--log mlflow: ..."]                                             a line for the user
-    ["over", null]                                                           finished or diverged: its folder says which
+    {"path": "out/dsgd/seed-0", "experiment": {...}, "log": ["mlflow"]}      to it: begin or continue this run
+    ["round", 17]                                                            from it: the round reached
+    ["say", "--log mlflow: ..."]                                             from it: a line for the user
+    ["over", null]                                                           from it: finished, or diverged
     ["interrupted", null], ["input", "--p 0.1: ..."], ["system", [28, "No space left on device", "/x"]],
-    ["memory", "..."]                                                        what else may end it
+    ["memory", "..."]                                                        from it: other reasons for the end of a run
 
-A worker that hears no more finishes its round, saves a checkpoint and ends: so it is asked to stop, and so it notices
-that nobody is there any more.
+A worker whose socket is closed finishes its round, saves a checkpoint and ends. This is how it is asked to stop, and
+how it notices that the other process has died.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["Job", "Team", "carry_out", "main", "serve", "team"]
 
 Job = tuple[Experiment, Path]
 
-# seconds between two words of a worker on how far it is, and at most until a Ctrl-C is seen
+# seconds between two progress messages of a worker, and at most until a Ctrl-C is noticed
 SAY_EVERY, LOOK_EVERY = 0.1, 0.2
-# seconds that a process may take to end when all is said
+# seconds that a process may take to end after its last message
 END_WITHIN = 20.0
 
 
@@ -56,7 +56,7 @@ def carry_out(
     stop: Callable[[], bool] = lambda: False,
     log: loggers.Make = loggers.no_log,
 ) -> None:
-    """Begin a run, or continue it. `watch` sees the round reached; a run that diverges counts as at its last.
+    """Begin or continue a run. `watch` sees the round reached; a run that diverges counts as at its last round.
 
     >>> import tempfile
     >>> reached = []
@@ -76,7 +76,7 @@ def carry_out(
 
 
 class Worker:
-    """A process, and which job it has in hand."""
+    """A process and the job that it works on."""
 
     def __init__(self, threads: int) -> None:
         self.job: int | None = None
@@ -90,19 +90,19 @@ class Worker:
         """Let it begin or continue a run."""
         about = {"path": str(path), "experiment": e.model_dump(exclude_none=True), "log": list(log)}
         line = json.dumps(about) + "\n"
-        with suppress(ConnectionError):  # it has died; we hear of that when we listen
+        with suppress(ConnectionError):  # it has died, which `_listen` will notice
             self.channel.sendall(line.encode())
 
     def stop(self) -> None:
-        """Ask it to end: after its round, if it is in one."""
+        """Ask it to end, after its current round."""
         self.stopped = True
         if not self.ready:
-            self.process.kill()  # it would load all its modules first
-        with suppress(OSError):  # it has ended already
+            self.process.kill()  # it would first load all its modules
+        with suppress(OSError):  # it has already ended
             self.channel.shutdown(socket.SHUT_WR)
 
     def hear(self) -> list[tuple[str, Any]]:
-        """What it said; waits until it says something, or is silent."""
+        """Its messages; waits until there are some, or until the socket is closed."""
         heard = b""
         with suppress(ConnectionError):  # it has died
             heard = self.channel.recv(2**16)
@@ -111,17 +111,17 @@ class Worker:
         return [(kind, value) for kind, value in map(json.loads, lines)]
 
     def end(self) -> int:
-        """See that the process is no more, and how it ended."""
+        """Wait for the end of the process, and return its status."""
         self.channel.close()
         try:
             return self.process.wait(END_WITHIN)
-        except subprocess.TimeoutExpired:  # somebody's model has left a thread that does not end
+        except subprocess.TimeoutExpired:  # a model has left a thread that does not end
             self.process.kill()
             return self.process.wait()
 
 
 class Team:
-    """Runs that are shared out between this process and workers."""
+    """Runs that this process and its workers share."""
 
     _selector: selectors.BaseSelector
 
@@ -137,10 +137,10 @@ class Team:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """All runs, each as soon as somebody is free for it.
+        """Do all runs, each as soon as a process is free.
 
-        Whatever goes wrong with one of them, the others finish their round and save it before it is raised. So they
-        do on a first Ctrl-C or SIGTERM; a second Ctrl-C is a `KeyboardInterrupt` at once.
+        After an error in one run, the others finish and save their round before the error is raised. The same happens
+        on a first Ctrl-C or SIGTERM; a second Ctrl-C is a `KeyboardInterrupt` at once.
         """
         with selectors.DefaultSelector() as self._selector:
             with stop_requests() as asked_to_stop:
@@ -155,11 +155,11 @@ class Team:
                 while not stopping() and (job := next(self._waiting, None)) is not None:
                     self._run_here(job, stopping)
                 for worker in self._workers:
-                    if not worker.ready:  # nothing is left for it
+                    if not worker.ready:  # no run is left for it
                         worker.stop()
                 while not stopping() and self._selector.get_map():
                     self._listen(LOOK_EVERY)
-            # here the next Ctrl-C is a second one
+            # from here on a Ctrl-C is the second one
             for worker in self._workers:
                 worker.stop()
             while self._selector.get_map():
@@ -171,7 +171,7 @@ class Team:
             raise self._failure
 
     def _run_here(self, job: int, stopping: Callable[[], bool]) -> None:
-        """A run in this process, which now and then hears what the workers have to say."""
+        """Do a run in this process, and read the workers' messages from time to time."""
         listen = _seldom(lambda t: self._listen(0))
 
         def watch(t: int) -> None:
@@ -185,11 +185,11 @@ class Team:
             self._failure = self._failure or error
 
     def _listen(self, timeout: float) -> None:
-        """Hear what the workers have to say, and give their next run to those that are free."""
+        """Read the workers' messages, and give free workers their next run."""
         for key, _ in self._selector.select(timeout):
             worker: Worker = key.data
             for kind, value in worker.hear():
-                if kind == "ready":  # not before: until then, short runs are done here
+                if kind == "ready":  # until then, short runs are done in this process
                     worker.ready = True
                     self._next(worker)
                     continue
@@ -213,7 +213,7 @@ class Team:
                     self._failure = self._failure or _death(status, "of a worker")
 
     def _next(self, worker: Worker) -> None:
-        """Give a worker the next run, if one is to be begun."""
+        """Give a worker the next run, or stop it if there is none."""
         worker.job = next(self._waiting, None) if self._failure is None else None
         if worker.job is None:
             worker.stop()
@@ -225,10 +225,10 @@ class Team:
 def team(
     jobs: Sequence[Job], at_once: int, watch: Callable[[int, int], None], log: Sequence[str] = ()
 ) -> Iterator[Team]:
-    """This process and as many workers as it takes for so many runs at once; after the block the workers are gone.
+    """This process and workers for `at_once` runs at the same time; the workers end with the block.
 
     They start now, to be ready when `Team.run` is called. `watch` sees the index of a run and the round it reached.
-    Runs are copied to the logs of these names.
+    `log` names the logs that get a copy of the metrics.
     """
     workers: list[Worker] = []
     try:
@@ -237,7 +237,7 @@ def team(
         yield Team(jobs, watch, workers, log)
     except BaseException:
         for worker in workers:
-            worker.process.kill()  # those that `run` asked to stop are gone by now
+            worker.process.kill()  # those that `run` asked to stop have ended by now
         raise
     finally:
         for worker in workers:
@@ -245,13 +245,13 @@ def team(
 
 
 def _start(number: int, threads: int) -> subprocess.Popen[bytes]:
-    """The process of a worker for runs on so many threads, which gets the socket of that number."""
+    """Start a worker for runs on `threads` threads; `number` is its socket's file descriptor."""
     return subprocess.Popen(
-        # -P: else modules in the working directory come before all others
+        # -P: modules in the working directory must not shadow others
         [sys.executable, "-P", "-m", "drdsgd.experiments.workers", str(number)],
         stdin=subprocess.DEVNULL,
         pass_fds=[number],
-        start_new_session=True,  # the terminal's Ctrl-C is for us alone; we ask them to stop
+        start_new_session=True,  # a Ctrl-C in the terminal reaches this process only, which asks the workers to stop
         env={
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
@@ -271,11 +271,11 @@ def _failure(kind: str, value: Any) -> BaseException:
 
 
 def _death(status: int, whose: str) -> Died:
-    """What to say of a worker that ended though nobody asked it to."""
+    """The error for a worker that ended unexpectedly."""
     if status < 0:
         how = f"was killed (signal {-status}, {signal.strsignal(-status)}); if memory was short, use fewer --threads"
     else:
-        how = f"ended with status {status}; what it said stands above"
+        how = f"ended with status {status}; see its output above"
     return Died(f"the process {whose} {how}")
 
 
@@ -283,14 +283,14 @@ def _death(status: int, whose: str) -> Died:
 
 
 def main() -> None:
-    """The program `python -m drdsgd.experiments.workers NUMBER`, where the number is that of an open socket."""
+    """The program `python -m drdsgd.experiments.workers NUMBER`; NUMBER is the file descriptor of an open socket."""
     with socket.socket(fileno=int(sys.argv[1])) as channel:
-        channel.set_inheritable(False)  # what a model starts must not keep it open
+        channel.set_inheritable(False)  # processes that a model starts must not keep it open
         serve(channel)
 
 
 def serve(channel: socket.socket) -> None:
-    """Carry out what the other side asks for, one run after the other, until it asks for no more."""
+    """Do the runs that the other side asks for, one after the other, until it closes the socket."""
     jobs: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     stop = threading.Event()
 
@@ -302,7 +302,7 @@ def serve(channel: socket.socket) -> None:
         jobs.put(None)
 
     def say(kind: str, value: Any = None) -> None:
-        with suppress(ConnectionError):  # nobody listens: then we hear no more, either, and stop
+        with suppress(ConnectionError):  # the other side has gone: `listen` notices that and stops
             channel.sendall(json.dumps([kind, value]).encode() + b"\n")
 
     threading.Thread(target=listen, daemon=True).start()
@@ -316,7 +316,7 @@ def serve(channel: socket.socket) -> None:
 def _outcome(
     e: Experiment, path: Path, watch: Callable[[int], None], stop: Callable[[], bool], log: loggers.Make
 ) -> tuple[str, Any]:
-    """Carry out a run, and how it ended; a bug is not caught, so that one sees where it is."""
+    """Do a run and return how it ended; a bug is not caught, so that its traceback is shown."""
     try:
         carry_out(e, path, watch, stop, log)
         return "over", None
@@ -335,7 +335,7 @@ def _outcome(
 
 
 def _seldom(watch: Callable[[int], None]) -> Callable[[int], None]:
-    """Sees the round reached, but not more often than is of use."""
+    """The same function, called at most once per `SAY_EVERY` seconds."""
     last = float("-inf")
 
     def seldom(t: int) -> None:

@@ -1,7 +1,7 @@
-"""One self-contained HTML page of runs: it opens offline and loads nothing.
+"""One self-contained HTML page about runs: it opens offline and loads nothing.
 
-`summary` has the numbers; `content` makes of them what the page's script draws, `fragments` what can be read without a
-script; `page.css` and `page.js` go into the page as they are.
+`statistics` has the numbers. `content` turns them into the data that the page's script draws, and `fragments` into the
+text and tables that need no script. `page.css` and `page.js` are copied into the page.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from drdsgd.experiments.records import find_runs
 from drdsgd.files import write_text
 from drdsgd.report.content import content
-from drdsgd.report.fragments import COLOURS, DASHES, SCALE, body
-from drdsgd.report.summary import Groups, find_runs, groups
+from drdsgd.report.fragments import body
+from drdsgd.report.groups import Groups, groups
+from drdsgd.report.palette import COLOURS, DASHES, SCALE
 
-__all__ = ["COLOURS", "DASHES", "page", "write"]
+__all__ = ["page", "write"]
 
 
 def write(paths: Sequence[Path], out: Path, title: str = "drdsgd report") -> Path:
@@ -28,7 +30,7 @@ def write(paths: Sequence[Path], out: Path, title: str = "drdsgd report") -> Pat
 
 
 def page(*compared: Groups, title: str = "drdsgd report") -> str:
-    """The whole page. Groups of one mapping are compared with each other; of several mappings each has its answer.
+    """The whole page. Groups of one mapping are compared with each other; each mapping gets its own answer.
 
     Labels must differ, also between mappings.
     """
@@ -49,12 +51,12 @@ def page(*compared: Groups, title: str = "drdsgd report") -> str:
 
 
 def _script_json(value: object) -> str:
-    """JSON that no HTML parser finds an end of the script in."""
+    """JSON in which no HTML parser can find the end of the script."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-# whatever a hostile name or a bug might try: this page loads nothing
+# whatever a hostile name or a bug may try, this page loads nothing
 _POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'\">"

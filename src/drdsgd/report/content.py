@@ -1,9 +1,9 @@
-"""What the page's script draws: groups of runs as plain values, thinned and rounded to a budget.
+"""The data that the page's script draws: groups of runs as plain values, thinned and rounded to a budget.
 
-Numbers over seeds are those of `summary`. Devices' own histories are the bulk of a page, so they have a budget: the
-first seed of every group comes first, then the second ones, and rounds are thinned; `left_out` says in words what that
-cost. Everything is lists, numbers and text, ready for JSON; what is not known is None. Runs that do not say who is
-connected with whom (`paper.reports`) have curves and ends only.
+Numbers over seeds are those of `statistics`. The histories of single devices are most of a page, so they have a budget:
+the first seed of every group comes first, then the second seeds, and rounds are thinned. `left_out` says in words what
+the page omits. Everything is lists, numbers and text, ready for JSON; unknown values are None. Records without a graph
+(those that `drdsgd reproduce` keeps) have only curves and final values.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from drdsgd.experiments.records import Record
-from drdsgd.report.summary import (
+from drdsgd.report.groups import Groups
+from drdsgd.report.statistics import (
     KINDS,
     MEASURES,
     Curve,
     Estimate,
-    Groups,
     Kind,
     best,
-    count_runs,
     curve,
     final,
     finished,
@@ -33,19 +32,20 @@ from drdsgd.report.summary import (
     same_problem,
     table,
 )
+from drdsgd.report.tables import count_runs
 
 __all__ = ["all_of", "content", "degrees", "status"]
 
-# what keeps a page of fifty runs or a thousand devices far below 10 MB
-POINTS = 4000  # of all curves of one plot
-HISTORY = 200_000  # values of a device at an evaluation, over all runs that are drawn as a graph; 20 bytes each
+# these bounds keep a page of fifty runs or a thousand devices far below 10 MB
+POINTS = 4000  # in all curves of one plot
+HISTORY = 200_000  # (device, evaluation) pairs over all runs that are drawn as a graph; 20 bytes each
 FRAMES = 100  # evaluations of a run that the slider stops at
-FEWEST = 20  # below so many of them, fewer runs are drawn instead
-DEVICES = 1500  # of one run
+FEWEST = 20  # rather than fewer evaluations per run, the page shows fewer runs
+DEVICES = 1500  # drawn in one run
 LINKS = 2500  # drawn in one graph
 DOTS = 400  # devices drawn one by one in a group's distribution
-LABELS = 6  # that a device's text names
-VISIBLE = 6  # groups that are shown at first, if there are many
+LABELS = 6  # named in a device's text
+VISIBLE = 6  # groups that are shown at first if there are many
 
 
 def all_of(compared: Sequence[Groups]) -> Groups:
@@ -54,7 +54,7 @@ def all_of(compared: Sequence[Groups]) -> Groups:
 
 
 def content(*compared: Groups) -> dict[str, Any]:
-    """All that the page draws; what it shows at first is of the first mapping."""
+    """All data that the page draws; at first it shows the first mapping."""
     groups = all_of(compared)
     shown = _shown_runs(groups)
     frames = max(2, HISTORY // max(1, sum(min(DEVICES, _size(record)) for _, record in shown)))
@@ -78,7 +78,7 @@ def status(record: Record) -> str:
 
 
 def degrees(record: Record) -> list[int]:
-    """How many neighbours each device has."""
+    """The number of neighbours of each device."""
     ends = Counter(i for edge in record.network.edges for i in edge)
     return [ends[i] for i in range(_size(record))]
 
@@ -91,7 +91,7 @@ def _size(record: Record) -> int:
 
 
 def _group(label: str, group: Sequence[Record], points: int) -> dict[str, Any]:
-    """A group's curves with their errors, and its ends."""
+    """A group's curves with their errors, and its final values."""
     curves = {kind: {measure: curve(group, kind, measure) for measure in MEASURES} for kind in KINDS}
     rounds = curves["consensus"]["average"].rounds
     keep = _thinned(len(rounds), points)
@@ -118,7 +118,7 @@ def _points(groups: Groups) -> int:
 
 
 def _thinned(n: int, most: int) -> list[int]:
-    """At most so many of n places, evenly spread, with the first and the last.
+    """At most `most` of n positions, evenly spread, including the first and the last.
 
     >>> _thinned(9, 3), _thinned(2, 3)
     ([0, 4, 8], [0, 1])
@@ -136,12 +136,12 @@ def _estimate(value: Estimate) -> list[float | None]:
 
 
 def _number(value: float) -> float | None:
-    """Five digits: enough for a plot and for its table."""
+    """The value with five digits, which is enough for a plot and its table; None if it is not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _stop(record: Record) -> dict[str, Any]:
-    """Where a run's curve ends too early."""
+    """The point where a run's curve ends early."""
     return {
         "seed": record.experiment.seed,
         "status": record.status,
@@ -153,7 +153,7 @@ def _stop(record: Record) -> dict[str, Any]:
 
 
 def _spread(ends: Sequence[Record], kind: Kind) -> dict[str, Any] | None:
-    """The devices' accuracies at the end, over all seeds: each percentile and, of not too many, each device."""
+    """The devices' final accuracies over all seeds: every percentile and, if they are few, every device."""
     values = [
         (value, i, record.experiment.seed)
         for record in ends
@@ -170,7 +170,7 @@ def _spread(ends: Sequence[Record], kind: Kind) -> dict[str, Any] | None:
 
 
 def _classes(ends: Sequence[Record]) -> list[list[float | None]] | None:
-    """The consensus model's accuracy per class at the end, with its error."""
+    """The consensus model's final accuracy per class, with its error."""
     if not ends:
         return None
     columns = itertools.zip_longest(*(record.final.per_class for record in ends))
@@ -181,9 +181,9 @@ def _classes(ends: Sequence[Record]) -> list[list[float | None]] | None:
 
 
 def _shown_runs(groups: Groups) -> list[tuple[int, Record]]:
-    """The runs whose devices are in the page, each with the number of its group, as far as the budget goes.
+    """The runs whose devices are on the page, each with the number of its group, as far as the budget allows.
 
-    None of those that do not say where devices are in a graph.
+    Records without a graph are omitted.
     """
     chosen: list[tuple[int, Record]] = []
     room = HISTORY
@@ -203,7 +203,7 @@ def _first_seeds_first(groups: Groups) -> Iterator[tuple[int, Record]]:
 
 
 def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
-    """A run's graph, its devices' data, and their history."""
+    """A run's graph, the devices' data, and their history."""
     devices = _kept_devices(record)
     place = {device: k for k, device in enumerate(devices)}
     links = [(place[i], place[j]) for i, j in record.network.edges if i in place and j in place]
@@ -246,7 +246,7 @@ def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
 
 
 def _kept_devices(record: Record) -> list[int]:
-    """All devices; of very many the worst-off third of what there is room for, and an even sample of the others."""
+    """All devices; above the limit, a third is for the worst-off devices, the rest for an even sample of the others."""
     K = _size(record)
     if K <= DEVICES:
         return list(range(K))
@@ -261,18 +261,18 @@ def _every(links: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, i
 
 
 def _held(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The labels that a device holds most of, each with its number of samples."""
+    """The most frequent labels of a device, each with its number of samples."""
     held = sorted(((label, n) for label, n in enumerate(counts) if n), key=lambda each: (-each[1], each[0]))
     return held[:LABELS]
 
 
 def _shares(weights: Sequence[float]) -> list[float]:
-    """How much each device counts, K lambda_i = w_i / mean w: 1 is as much as the average device.
+    """The devices' relative weights, K lambda_i = w_i / mean w: 1 is the weight of the average device.
 
     >>> _shares([1.0, 3.0])
     [0.5, 1.5]
     """
-    # the largest first, as it may be near the end of what a float can hold
+    # divide by the largest first, because it may be near the largest float
     top = max(weights, default=0.0)
     if top <= 0:
         return [1.0] * len(weights)
@@ -282,7 +282,7 @@ def _shares(weights: Sequence[float]) -> list[float]:
 
 
 def _pairs(records: Sequence[Record]) -> list[int]:
-    """For each run the number of the first on the same problem and seed: there, device i is the same device."""
+    """For each run, the number of the first run with the same problem and seed, where device i is the same device."""
     return [
         next(
             k
@@ -297,7 +297,7 @@ def _pairs(records: Sequence[Record]) -> list[int]:
 
 
 def _visible(groups: Groups) -> list[int]:
-    """The groups that are shown at first: of many the first one, and those that serve the worst-off device best."""
+    """The groups that are shown at first: all, or the first and those that serve the worst-off device best."""
     if len(groups) <= VISIBLE + 2:
         return list(range(len(groups)))
     rows = [row for row in table(groups) if row.kind == "consensus"]
@@ -306,7 +306,7 @@ def _visible(groups: Groups) -> list[int]:
 
 
 def _start(groups: Groups, shown: Sequence[tuple[int, Record]]) -> int:
-    """The run whose graph is shown at first: of the group that the headline speaks of, else one that has finished."""
+    """The run whose graph is shown at first: from the group of the headline if possible, and finished."""
     row = best(table(groups))
     spoken_of = None if row is None else list(groups).index(row.label)
     order = sorted(range(len(shown)), key=lambda k: (shown[k][0] != spoken_of, shown[k][1].status != "finished"))
@@ -314,24 +314,24 @@ def _start(groups: Groups, shown: Sequence[tuple[int, Record]]) -> int:
 
 
 def _left_out(groups: Groups, shown: Sequence[Record], frames: int) -> list[str]:
-    """What the page does not hold, in words."""
+    """What the page omits, in words."""
     notes = []
     runs = sum(map(len, groups.values()))
     if not shown:
         notes.append(
-            "These are small records without graphs, classes, losses and weights of devices (drdsgd "
-            "train RECORD does a run again, with all of it), and floats are taken to be sent evenly over rounds."
+            "These are small records without graphs and the devices' classes, losses and weights (drdsgd train "
+            "RECORD repeats a run with all of them). Floats sent are assumed to grow evenly over rounds."
         )
     elif len(shown) < runs:
-        notes.append(f"Devices one by one, and graphs, are those of {len(shown)} of {count_runs(runs)}.")
+        notes.append(f"Single devices and graphs are shown for {len(shown)} of {count_runs(runs)}.")
     most = max((len(record.metrics) for record in shown), default=0)
     if most > frames:
-        notes.append(f"Of up to {most} evaluations of a run, devices are shown at {frames}, evenly spread.")
+        notes.append(f"Devices are shown at {frames} of up to {most} evaluations of a run, evenly spread.")
     points = max(len(record.metrics) for group in groups.values() for record in group)
     if points > _points(groups):
         notes.append(f"Curves are drawn through {_points(groups)} of up to {points} evaluations, evenly spread.")
     if (K := max(map(_size, shown), default=0)) > DEVICES:
-        notes.append(f"Of {K} devices, {DEVICES} are drawn: the {DEVICES // 3} worst-off, and a sample of the others.")
+        notes.append(f"{DEVICES} of {K} devices are drawn: the {DEVICES // 3} worst-off, and a sample of the others.")
     if (links := max((len(record.network.edges) for record in shown), default=0)) > LINKS:
-        notes.append(f"Of up to {links} links in a graph, about {LINKS} are drawn.")
+        notes.append(f"In a graph, about {LINKS} of up to {links} links are drawn.")
     return notes

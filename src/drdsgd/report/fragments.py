@@ -1,4 +1,4 @@
-"""What of the page can be read without its script: headline, tables, explanations, and the places of the plots."""
+"""The part of the page that needs no script: headline, tables, explanations, and empty places for the plots."""
 
 from __future__ import annotations
 
@@ -10,41 +10,19 @@ from typing import Any
 
 from drdsgd.experiments.records import Record
 from drdsgd.report.content import all_of, status
-from drdsgd.report.summary import (
-    KINDS,
-    MEASURES,
-    Estimate,
-    Groups,
-    Kind,
-    Row,
-    best,
-    caveats,
-    count_runs,
-    finished,
-    headline,
-    legend,
-    signed,
-    table,
-)
+from drdsgd.report.groups import Groups
+from drdsgd.report.headline import caveats, headline
+from drdsgd.report.palette import COLOURS, DASHES
+from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Row, best, finished, signed, table
+from drdsgd.report.tables import count_runs, legend
 
-__all__ = ["COLOURS", "DASHES", "SCALE", "body"]
-
-# Okabe and Ito's colours: told apart by all eyes; without black and yellow, which vanish on a dark or a light page,
-# and with a lighter blue
-COLOURS = ("#1a7fc0", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-# as many as have no divisor in common with the colours, so that lines differ in grey from the first on, and only the
-# 43rd looks like another
-DASHES = ("", "7 4", "2 3", "8 3 2 3", "14 4", "10 3 2 3 2 3", "4 2")
-# cividis looks the same with and without a colour vision deficiency
-SCALE = (
-    "#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838",
-)  # fmt: skip
+__all__ = ["body"]
 
 
 def body(compared: Sequence[Groups], title: str, drawn: dict[str, Any]) -> str:
-    """All of the page but its data and its script: six questions in their order, without what no run can say."""
+    """The page without its data and its script: six questions in order, without parts for which no run has data."""
     groups, rows = all_of(compared), [table(some) for some in compared]
-    devices = bool(drawn["runs"])  # one by one, over rounds
+    devices = bool(drawn["runs"])  # whether single devices are shown
     return "\n".join(
         [
             f'<header><h1>{escape(title)}</h1><p class="soft">{escape(_scope(groups))}</p></header>',
@@ -63,7 +41,7 @@ def body(compared: Sequence[Groups], title: str, drawn: dict[str, Any]) -> str:
 
 
 def _scope(groups: Groups) -> str:
-    """What the page is about, in a line."""
+    """The subject of the page, in one line."""
     runs = [record for group in groups.values() for record in group]
     e = runs[0].experiment
     sizes = sorted({record.experiment.devices for record in runs})
@@ -83,7 +61,7 @@ def _section(name: str, question: str, *parts: str) -> str:
 
 
 def _figure(name: str, title: str, what: str, classes: str = "") -> str:
-    """The place of a plot: the script draws it, says in words what it shows, and gives its numbers."""
+    """The place for a plot: the script draws it, describes it in words, and lists its numbers."""
     return (
         f'<figure id="{name}" class="{classes}"><h3>{title}</h3><p class="what">{what}</p>'
         '<div class="plot"></div><figcaption></figcaption>'
@@ -97,7 +75,7 @@ def _figure(name: str, title: str, what: str, classes: str = "") -> str:
 
 
 def _answer(groups: Sequence[Groups], compared: Sequence[Sequence[Row]]) -> str:
-    """A sentence, its numbers and a table for the groups that are compared with each other."""
+    """A sentence, its numbers and a table for each set of groups that are compared."""
     question = "Is the worst-off device served better, and at what price?"
     if all(len(rows) == len(KINDS) for rows in compared):
         question = "How is the worst-off device served?"
@@ -116,30 +94,30 @@ def _answer(groups: Sequence[Groups], compared: Sequence[Sequence[Row]]) -> str:
 
 
 def _why_diverged(groups: Groups) -> list[str]:
-    """What runs said when they diverged; of many the first ones."""
+    """The messages of runs that diverged; only the first if there are many."""
     said = [
         f"{label}, seed {record.experiment.seed}: {record.message}"
         for label, group in groups.items()
         for record in group
         if record.status == "diverged" and record.message
     ]
-    more = [f"{len(said) - 3} more runs diverged; what they said is at the end of the page."] if len(said) > 4 else []
+    more = [f"{len(said) - 3} more runs diverged; their messages are at the end of the page."] if len(said) > 4 else []
     return said[: 3 if more else 4] + more
 
 
-_TERMS = """<p class="explained">Devices on a graph train one model together; each talks to its neighbours only, keeps
-its data to itself, and is scored on test samples like its own. The <dfn>worst-off device</dfn> is the one whose
-samples are classified right least often; the <dfn>worst 10 %</dfn> is the mean over the worst-off tenth of devices,
-and <dfn>STDEV</dfn> the standard deviation over devices: the smaller, the more alike they are served. Two models
-are scored: the <dfn>consensus model</dfn>, the mean of all devices' models, which is the one to use in the end,
-and each device's own <dfn>local model</dfn>.</p>"""
+_TERMS = """<p class="explained">Devices on a graph train one model together. Each talks only to its neighbours, keeps
+its data to itself, and is evaluated on test samples like its own. The <dfn>worst-off device</dfn> is the one with the
+lowest accuracy. The <dfn>worst 10 %</dfn> is the mean accuracy over the worst-off tenth of devices, and
+<dfn>STDEV</dfn> is the standard deviation over devices: the smaller, the fairer. Two models are evaluated: the
+<dfn>consensus model</dfn>, the mean of all devices' models, which is the one to use after training, and each
+device's own <dfn>local model</dfn>.</p>"""
 
 
 def _emphasised(text: str) -> str:
-    """A sentence in which the measured numbers stand out."""
+    """The sentence with its measured numbers in bold."""
     number = r"([+−]?\d+\.\d+(?: ± \d+\.\d+)? (?:%|points))"
     said, _, basis = text.removesuffix(").").partition(" (consensus model, ")
-    parts = re.split(number, said)  # every second one is such a number
+    parts = re.split(number, said)  # every second part is a number
     whole = "".join(
         f"<strong>{escape(part).replace(' ', '&nbsp;')}</strong>" if i % 2 else escape(part)
         for i, part in enumerate(parts)
@@ -182,9 +160,9 @@ def _wide(value: Estimate) -> str:
 
 
 def _table(rows: Sequence[Row], before: int) -> str:
-    """A row per group and kind of model; so many groups stand `before` these on the page, which have their colours."""
+    """One row per group and kind of model; `before` groups stand before these on the page, which shifts the colours."""
     compared = any(row.worst_difference is not None for row in rows)
-    # what the page is about comes first: a phone shows two or three columns
+    # the main result comes first: a phone shows two or three columns
     names = ["worst", "Δ worst", "average", "Δ average"] if compared else ["worst", "average"]
     names += ["worst 10 %", "STDEV", "seeds"]
     head = "<td></td>" + "".join(f'<th scope="col">{name}</th>' for name in names)
@@ -213,7 +191,7 @@ def _row(row: Row, i: int, compared: bool) -> str:
 
 
 def _key(i: int) -> str:
-    """A short piece of a group's line."""
+    """A short piece of a group's line, for the legend."""
     return (
         f'<svg class="key" width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4" '
         f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="3" '
@@ -225,7 +203,7 @@ def _key(i: int) -> str:
 
 
 def _controls(groups: Groups, drawn: dict[str, Any]) -> str:
-    """Which model, which axis, which groups: for all plots at once."""
+    """The choice of model, axis and groups, for all plots at once."""
     chips = "".join(
         f'<label title="{escape(label)}"><input type="checkbox" name="group" value="{i}"'
         f"{' checked' * (i in drawn['visible'])}> {_key(i)}<span>{escape(label)}</span></label>"
@@ -255,19 +233,21 @@ def _choice(name: str, legend: str, values: dict[str, str]) -> str:
 
 def _path(groups: Groups, drawn: dict[str, Any]) -> str:
     what = {
-        "average": "Mean over devices of their accuracy, in %.",
-        "worst": "Accuracy of whichever device is worst off at the time, in %.",
+        "average": "Mean accuracy over devices, in %.",
+        "worst": "Accuracy of the device that is worst off in that round, in %.",
         "worst10": "Mean accuracy of the worst-off tenth of devices, in %.",
         "stdev": "How unequal devices' accuracies are, in percentage points. Lower is fairer.",
     }
     notes = [
         "In a <dfn>round</dfn> every device takes a step on its own data and averages its model with its neighbours'. "
-        "<dfn>Floats sent</dfn> counts all numbers that went over all links so far: what the network has to carry."
+        "<dfn>Floats sent</dfn> counts all numbers sent over all links so far: the load of the network."
     ]
     if any(len(group) > 1 for group in groups.values()):
         notes.append("Lines are means over seeds, bands one standard error.")
     if any(record.status != "finished" for group in groups.values() for record in group):
-        notes.append("× marks where a run diverged, ○ where one stopped; from there on the mean is over the others.")
+        notes.append(
+            "× marks where a run diverged, ○ where a run stopped; from there on the mean is over the other runs."
+        )
     figures = "".join(_figure(f"curve-{measure}", name, what[measure]) for measure, name in MEASURES.items())
     left_out = "".join(f"<li>{escape(note)}</li>" for note in drawn["left_out"])
     return _section(
@@ -284,10 +264,10 @@ def _devices() -> str:
         "devices",
         "Who is the worst-off device, and why?",
         '<p class="explained">The graph of one run: lines are links, and each circle is a device, coloured by its '
-        "accuracy and the larger, the more it counts in training. A device's <dfn>weight</dfn> is how much its data "
-        "count: plain methods count all devices alike, robust ones count those with a high loss more. Point at a "
-        "device for its data, or move through them with the arrow keys; click or press Enter to follow one in all "
-        "plots, Escape to stop.</p>",
+        "accuracy; larger circles have a larger weight. A device's <dfn>weight</dfn> is how much its data count in "
+        "training: plain methods give all devices the same weight, robust methods give more to devices with a high "
+        "loss. Point at a device for its data, or move between devices with the arrow keys. Click or press Enter to "
+        "follow a device in all plots, and Escape to stop.</p>",
         '<div class="moment" role="group" aria-label="Run and round"><label>Run <select id="run"></select></label>'
         '<button type="button" id="play" aria-pressed="false">▶ Play</button>'
         '<label class="slider">Round <input type="range" id="round" min="0" step="1"> '
@@ -301,15 +281,15 @@ def _devices() -> str:
 
 
 def _fairness(devices: bool) -> str:
-    """How devices end and, where that is known, each one's way there."""
+    """The devices' final accuracies and, if known, their histories."""
     return _section(
         "fairness",
         "How fair is it?",
         _figure(
             "spread",
             "All devices at the end",
-            "Every device of every finished run; the box holds the middle half of them, its line is the median. "
-            "The further left a row reaches, the worse off are its last devices.",
+            "Every device of every finished run; the box holds the middle half of them, and its line is the median. "
+            "The further left a row reaches, the worse off its last devices are.",
         ),
         _over_rounds() if devices else "",
     )
@@ -320,21 +300,21 @@ def _over_rounds() -> str:
         _figure(
             "classes",
             "Accuracy per class",
-            "How often the consensus model is right on each label, in %, over all devices' test samples together. "
-            "A device that holds mostly the labels with low bars is badly served.",
+            "Accuracy of the consensus model on each label, in %, over the test samples of all devices. "
+            "A device that holds mostly labels with low bars is badly served.",
         )
         + '<div class="grid">'
         + _figure(
             "weights",
             "How much each device counts",
             "The device's weight λ<sub>i</sub> relative to the average device's, 1/K: "
-            "at 2 its data count twice as much.",
+            "with 2 its data count twice as much.",
         )
         + _figure(
             "losses",
-            "Each device's training loss",
-            "Of the device's own (local) model, on its mini-batch of the round. A robust method turns a high loss into "
-            "a high weight.",
+            "Training loss of each device",
+            "Loss of the device's local model on its mini-batch of the round. A robust method turns a high loss into "
+            "a large weight.",
         )
         + "</div>"
     )
@@ -349,13 +329,15 @@ def _agreement(groups: Groups, rows: Sequence[Row]) -> str:
     return _section(
         "agreement",
         "Did the network agree?",
-        '<p class="explained">Nobody averages all models during training; devices only talk to neighbours. The '
-        "<dfn>consensus distance</dfn> is the mean squared distance of devices' models from their mean: near zero, all "
-        "have the same model. <dfn>rho</dfn> belongs to the graph: averaging once with the neighbours leaves at most "
-        "this part of that distance, from 0 (all agree at once) to 1 (never). Where the network agrees, the local "
-        "models do what the consensus model does.</p>",
+        '<p class="explained">Nothing averages all models during training; devices talk only to their neighbours. The '
+        "<dfn>consensus distance</dfn> is the mean squared distance of the devices' models from their mean; near zero, "
+        "all devices have the same model. <dfn>rho</dfn> is a property of the graph: one averaging with the neighbours "
+        "leaves at most this fraction of the distance, from 0 (all agree at once) to 1 (never). If the network agrees, "
+        "the local models are as good as the consensus model.</p>",
         _figure(
-            "apart", "Consensus distance", "Mean squared distance of devices' models from their mean; logarithmic axis."
+            "apart",
+            "Consensus distance",
+            "Mean squared distance of the devices' models from their mean; logarithmic axis.",
         ),
         '<div class="scroll tall" tabindex="0" role="region" aria-label="Agreement at the end"><table><thead><tr>'
         '<td></td><th scope="col">rho</th><th scope="col">distance at the end</th>'
@@ -401,7 +383,7 @@ def _group(i: int, label: str, group: Sequence[Record]) -> str:
     runs = "".join(_run(record) for record in group)
     seed = group[-1].experiment.seed
     other = (
-        f"<p>The other seeds are the same with <code>--seed</code>, as in "
+        f"<p>For the other seeds add <code>--seed</code>, as in "
         f"<code>drdsgd train config.toml --seed {seed} --out again-{seed}</code>.</p>"
         if len(group) > 1
         else ""
@@ -411,7 +393,7 @@ def _group(i: int, label: str, group: Sequence[Record]) -> str:
         "</summary>"
         f'<ul class="runs">{runs}</ul>'
         f"<p>To repeat the run of seed {first.experiment.seed}, save its settings as <code>config.toml</code> "
-        "(they are at the path above, too) and run</p>"
+        "(it is also in the folder above) and run</p>"
         f'<div class="copied"><pre class="command">drdsgd train config.toml --out again</pre>'
         '<button type="button" class="copy">Copy</button></div>'
         f'{other}<div class="copied"><pre class="config">{escape(first.experiment.to_toml())}</pre>'
@@ -428,7 +410,7 @@ def _run(record: Record) -> str:
 
 
 def _versions(groups: Groups) -> str:
-    """The versions of all runs; more than one line if they were not made with the same."""
+    """The versions of all runs; several lines if they differ."""
     known = {
         ", ".join(f"{name} {version}" for name, version in record.versions.items())
         for group in groups.values()

@@ -4,7 +4,7 @@
   const {groups, runs, pairs} = data;
   const $ = id => document.getElementById(id);
 
-  // Everything that a reader can change. Plots are functions of it: `update` changes it, and all is drawn again.
+  // Everything that a reader can change. Plots are functions of it: `update` changes it and draws everything again.
   const state = {kind: 'consensus', x: 'rounds', visible: new Set(data.visible), run: data.start, round: Infinity, device: null};
 
   let due = false;
@@ -41,7 +41,7 @@
     const text = value.toFixed(digits);
     return Number(text) === 0 ? text.replace('-', '') : minus(text);  // no −0.0
   };
-  // as in the tables: a small error deserves a second digit
+  // as in the tables: a small error gets a second digit
   function estimate(mean, error) {
     if (mean === null) return '—';
     const digits = error > 0 && error < 0.095 ? 2 : 1;
@@ -57,7 +57,7 @@
     return String(value);
   }
   const xText = x => state.x === 'rounds' ? `round ${x}` : `${large(x)} floats`;
-  // a number keeps its error and its unit on its line
+  // a number stays on one line with its error and unit
   const together = text => text.replace(/ (?=[±%×])|(?<=±) /g, '\u00a0');
   const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 
@@ -72,7 +72,7 @@
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), found = [];
     for (let e = first; e <= last; e++) for (const m of last - first > 3 ? [1] : [1, 2, 5]) found.push(m * 10 ** e);
     const within = found.filter(v => v >= low && v <= high), every = Math.ceil(within.length / 6);
-    // within less than a power an even scale says more than one or two of these
+    // with fewer than three of these marks, an even scale is clearer
     return within.length < 3 ? ticks(low, high, 4) : within.filter((_, i) => i % every === 0);
   }
   function extent(values) {
@@ -147,7 +147,7 @@
     let [low, high] = extent(ys);
     if (spec.log) { low /= 1.3; high *= 1.3; }
     else {
-      // what hardly changes must not fill the plot with its last digits
+      // values that hardly change must not fill the whole plot
       const pad = Math.max((high - low) * 0.06, (spec.least - (high - low)) / 2);
       low = Math.max(low - pad, spec.within[0]); high = Math.min(high + pad, spec.within[1]);
     }
@@ -172,7 +172,7 @@
 
     for (const a of spec.areas || []) root.append(svg('path', {class: 'band', fill: a.colour, d: area(a.x, a.low, a.high)}));
     for (const s of spec.series) {
-      // runs only drop out on the way, so what has an error is one stretch from the start
+      // runs only drop out over time, so the values with an error are one stretch from the start
       const known = s.error ? s.x.map((_, i) => i).filter(i => s.error[i] !== null && fits(s.y[i])) : [];
       if (known.length) {
         const bottom = known.map(i => spec.log ? Math.max(s.y[i] - s.error[i], low) : s.y[i] - s.error[i]);
@@ -198,7 +198,7 @@
     const pointer = svg('g');
     root.append(pointer);
 
-    // what is under the pointer: the devices' line that is nearest, else all lines at the nearest x
+    // under the pointer: the nearest line of a device, else all lines at the nearest x
     function nearest(event) {
       const at = root.getBoundingClientRect(), zoom = width / at.width;
       const px = (event.clientX - at.left) * zoom, py = (event.clientY - at.top) * zoom;
@@ -213,7 +213,7 @@
         if (best) found.push(best);
       }
       found.sort((a, b) => a.far - b.far);
-      // at one x only: a line that ends earlier says nothing there
+      // at this x only: a line that ends earlier has no value there
       return spec.devices ? found.slice(0, 1) : found.filter(each => Math.abs(each.far - found[0].far) < 2).slice(0, 12);
     }
     root.addEventListener('pointermove', event => {
@@ -302,7 +302,7 @@
   const ink = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b > 130 ? '#000' : '#fff';
 
   // One scale for all rounds and for all methods on the same devices, so that a colour means one accuracy. It begins at
-  // the lowest accuracy of the last third of rounds: from zero on, all devices would look the same in the end.
+  // the lowest accuracy of the last third of rounds: if it began at zero, all devices would look the same at the end.
   const scales = new Map();
   function colourScale() {
     const name = `${pairs[state.run]} ${state.kind}`;
@@ -404,7 +404,7 @@
         node.setAttribute('aria-selected', device === state.device);
         if (this.digits[k]) this.digits[k].setAttribute('fill', size < 6 ? 'none' : ink(fill));
       });
-      // what is marked lies above the others, but the list keeps its order
+      // marked devices are drawn above the others, but the list keeps its order
       const marked = [[worst, 'worst'], [place(r, state.device), 'followed']].filter(([k]) => k >= 0);
       this.marks.replaceChildren(...marked.map(([k, mark]) => svg('circle', {class: `ring ${mark}`, cx: this.x[k], cy: this.y[k],
         r: this.nodes[k].getAttribute('r'), fill: this.nodes[k].getAttribute('fill')})));
@@ -438,7 +438,7 @@
     },
   };
 
-  /** The story of the followed device, or of the worst-off one: who it is, and what may explain it. */
+  /** The followed device, or the worst-off one: its data, and what may explain its accuracy. */
   function card() {
     const r = run(), f = frame(r), worst = worstOf(r, f), followed = place(r, state.device);
     const k = followed >= 0 ? followed : worst, device = r.devices[k], mine = r[state.kind][f][k], average = r.average[state.kind][f];
@@ -468,7 +468,7 @@
     const rank = !lowest ? '' : tied > 1 ? `, one of the ${tied} worst off` : ', the worst off';
     $('card').replaceChildren(
       html('h3', {}, `Device ${called(r, device)}${rank}`),
-      html('p', {}, bold(`${fixed(mine)} %`), ` of its test samples are classified right after round ${r.rounds[f]}`,
+      html('p', {}, bold(`${fixed(mine)} %`), ` of its test samples are classified correctly after round ${r.rounds[f]}`,
         Math.abs(below) < 0.05 ? ', as on average.' : `, ${fixed(Math.abs(below))} points ${below > 0 ? 'below' : 'above'} the average.`),
       html('ul', {}, ...items.map(parts => html('li', {}, ...parts.map(part => typeof part === 'string' ? together(part) : part)))), button);
   }
@@ -494,7 +494,7 @@
         root.append(svg('text', {class: 'name', x: 12, y: row * each + 13}, group.label.length > width / 8 ? `${group.label.slice(0, Math.floor(width / 8))}…` : group.label),
           svg('line', {x1: X(q[0]), x2: X(q[100]), y1: middle, y2: middle, stroke: colour(g), 'stroke-width': 1.5}),
           svg('rect', {class: 'box', x: X(q[25]), y: top, width: Math.max(1, X(q[75]) - X(q[25])), height: 2 * half, fill: colour(g), stroke: colour(g)}));
-        // a device keeps its height: scattered by its number, not at random
+        // a device keeps its height: scatter by number, not at random
         for (const [i, [value, device, seed]] of (dots || q.map(v => [v])).entries()) {
           const dot = svg('circle', {cx: X(value).toFixed(1), cy: (top + 2 * half * ((i * 0.618034) % 1)).toFixed(1), r: dots ? 3.4 : 2, fill: colour(g), 'fill-opacity': 0.65});
           if (dots) { dot.dataset.said = JSON.stringify([g, seed, device, value]); dot.setAttribute('class', 'dot'); }
@@ -582,12 +582,12 @@
 
   // ------------------------------------------------------- devices one by one
 
-  const SINGLE = 60;  // devices that have a line each; more of them become bands
+  const SINGLE = 60;  // up to this number each device has a line; more devices become bands
   function perDevice(value, name, text) {
     return {
       draw(holder, says) {
         const r = run(), rows = value(r);
-        if (!rows) return holder.replaceChildren(html('p', {class: 'soft'}, `This record is of an older version and has no ${name} per device.`));
+        if (!rows) return holder.replaceChildren(html('p', {class: 'soft'}, `This record was made by an older version and has no ${name} per device.`));
         const x = r[state.x], areas = [], series = [], line = (k, label, kind) => ({label, x, y: rows.map(row => row[k]), error: null,
           colour: colour(r.group), kind, device: r.devices[k]});
         if (r.devices.length <= SINGLE) r.devices.forEach((device, k) => series.push(line(k, `device ${called(r, device)}`, 'device')));
@@ -626,7 +626,7 @@
   const apart = {
     draw(holder, says) {
       lineChart(holder, {says, log: true, cursor: cursor(), yText: (y, e) => short(y) + (e === null ? '' : ` ± ${short(e)}`), series: shown().map(([g, group]) => ({
-        // all start with the same model: but for rounding that is a distance of zero, which has no place on this axis
+        // all devices start with the same model, at distance zero up to rounding, which a logarithmic axis cannot show
         label: group.label, x: group[state.x], y: group.apart.mean.map((v, i) => group.rounds[i] === 0 ? null : v), error: group.apart.error,
         colour: colour(g), dash: dash(g), group: g}))});
     },
@@ -644,7 +644,7 @@
 
   // ---------------------------------------------------------------------- draw
 
-  // those that have a place on the page; without runs whose devices are known one by one, some have none
+  // plots that are on the page; some are absent if no run has the history of its devices
   const figures = Object.fromEntries(Object.entries({
     ...Object.fromEntries(Object.keys(data.measures).map(measure => [`curve-${measure}`, curve(measure)])),
     graph, spread, classes,
@@ -686,7 +686,7 @@
     $('at').textContent = `${r.rounds[f]} of ${r.last}`;
   }
 
-  const MOST = 500;  // rows of a table; a CSV file has all
+  const MOST = 500;  // rows of a table; the CSV file has all
   function fill(details, figure) {
     const {columns, rows} = figure.table();
     const cell = v => v === null || v === undefined ? '' : String(v);
@@ -704,7 +704,7 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
   function csv({columns, rows}) {
-    // a cell that a spreadsheet would take for a formula begins with a quote
+    // a quote in front of a cell that a spreadsheet would take for a formula
     const cell = v => {
       if (v === null || v === undefined) return '';
       if (typeof v === 'number') return String(v);
@@ -718,7 +718,7 @@
       await navigator.clipboard.writeText(text.textContent);
       button.textContent = 'Copied';
       setTimeout(() => { button.textContent = 'Copy'; }, 1500);
-    } catch {  // not allowed here: then it is selected, to be copied by hand
+    } catch {  // not allowed here: select the text, so that it can be copied by hand
       getSelection().selectAllChildren(text);
     }
   }
@@ -748,7 +748,7 @@
     $('run').append(...runs.map((r, i) => html('option', {value: i}, r.status === 'finished' ? runName(r) : `${runName(r)} (${r.status})`)));
     $('run').addEventListener('change', event => {
       const next = Number(event.target.value);
-      // on another problem the same number is another device
+      // in a different problem the same number is a different device
       update({run: next, device: pairs[next] === pairs[state.run] ? state.device : null});
     });
     $('round').addEventListener('input', event => {

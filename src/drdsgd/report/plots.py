@@ -1,6 +1,6 @@
 """Pictures in the paper's style: accuracy against rounds, and the graph of the devices.
 
-Lines are means over seeds, bands one standard error. The suffix of the path says what is written: PNG, PDF or SVG.
+Lines are means over seeds, bands one standard error. The suffix of the path is the format: PNG, PDF or SVG.
 """
 
 from __future__ import annotations
@@ -22,33 +22,24 @@ from matplotlib.ticker import MaxNLocator
 from drdsgd.errors import InputError
 from drdsgd.experiments.records import Record, Status
 from drdsgd.files import replacing
-from drdsgd.report import COLOURS, DASHES
-from drdsgd.report.summary import Curve, Groups, Measure, curve
+from drdsgd.report.groups import Groups
+from drdsgd.report.palette import COLOURS, DASHES
+from drdsgd.report.statistics import Curve, Measure, curve
 from drdsgd.topology.graphs import Positions, layout
 
 if TYPE_CHECKING:
     import networkx as nx
 
 __all__ = [
-    "COLOURS",
-    "PANELS",
-    "against_rounds",
-    "check_kind",
-    "cost",
-    "curves",
-    "draw_curve",
-    "draw_end",
-    "draw_graph",
-    "network",
-    "save",
-    "style",
-]
+    "PANELS", "against_rounds", "check_kind", "cost", "curves", "draw_curve", "draw_end", "draw_graph", "network",
+    "save", "style",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Style = str | tuple[float, tuple[float, ...]]
 
 _FORMATS = ("png", "pdf", "svg")
-# matplotlib's lengths are in widths of the line
+# matplotlib measures dashes in line widths
 _LINES: tuple[Style, ...] = tuple(
     (0.0, tuple(float(part) / 2 for part in dash.split())) if dash else "-" for dash in DASHES
 )
@@ -74,14 +65,14 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": "#555555",
     "legend.frameon": False,
     "lines.solid_capstyle": "round",
-    "text.parse_math": False,  # a label with dollars is a label
-    "pdf.fonttype": 42,  # text that stays text
+    "text.parse_math": False,  # a $ in a label is a $
+    "pdf.fonttype": 42,  # text stays text
     "svg.hashsalt": "drdsgd",  # the same data give the same file
 }
 
 
 def style() -> AbstractContextManager[None]:
-    """What all pictures have in common; a figure is both made and saved within it."""
+    """The style of all pictures; make and save a figure within it."""
     return mpl.rc_context(_STYLE)
 
 
@@ -119,21 +110,21 @@ def draw_curve(axes: Axes, points: Curve, colour: str, style: Style = "-", alpha
 
 
 def draw_end(axes: Axes, status: Status, t: int, value: float, colour: str) -> None:
-    """Mark where a run ended before its time: x if it diverged, o if it was stopped."""
+    """Mark where a run ended early: x if it diverged, o if it was stopped."""
     if status != "finished":
         mark = "x" if status == "diverged" else "o"
         axes.plot(t, value, mark, color=colour, fillstyle="none", zorder=4, clip_on=False)
 
 
 def against_rounds(axes: Axes) -> None:
-    """Rounds begin at zero and are whole; no accuracy is below zero."""
+    """Set up the axes: rounds are whole numbers from zero, and no accuracy is below zero."""
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
 
 
 def cost(seconds: Mapping[int, Sequence[float]], path: Path) -> Path:
-    """Draw the cost of a device and round against the number of devices: median, lowest and highest of each."""
+    """Draw the cost per device and round against the number of devices: median, lowest and highest value."""
     with style():
         figure = Figure(figsize=(5.6, 3.6), layout="constrained")
         axes = figure.add_subplot()
@@ -151,10 +142,10 @@ def cost(seconds: Mapping[int, Sequence[float]], path: Path) -> Path:
 
 
 def network(graph: nx.Graph, path: Path, *, values: Sequence[float] | None = None, label: str = "") -> Path:
-    """Draw a graph, its nodes coloured by `values`, if given, with a colour bar that says `label`."""
+    """Draw a graph; with `values`, they colour its nodes, and a colour bar has the `label`."""
     K = graph.number_of_nodes()
     if values is not None and len(values) != K:
-        raise InputError(f"values has {len(values)} numbers, but the graph has {K} nodes; give one for each")
+        raise InputError(f"values has {len(values)} numbers, but the graph has {K} nodes; give one per node")
     with style():
         figure = Figure(figsize=(6.4 if values is not None else 5.6, 5.6), layout="constrained")
         axes = figure.add_subplot()
@@ -168,7 +159,7 @@ def network(graph: nx.Graph, path: Path, *, values: Sequence[float] | None = Non
 
 
 def draw_graph(axes: Axes, graph: nx.Graph, fills: Sequence[str], *, width: float = 5.6) -> None:
-    """Fill the axes, which are about `width` inches wide, with a graph; nodes have numbers where these can be read."""
+    """Draw a graph into axes that are about `width` inches wide; nodes get numbers if these are readable."""
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.margins(0.08)
@@ -191,7 +182,7 @@ def _known(values: Sequence[float]) -> Array:
 
 def _draw_links(axes: Axes, graph: nx.Graph, places: Positions) -> None:
     links = [(places[i], places[j]) for i, j in graph.edges]
-    # many links would hide each other and the nodes
+    # many links must not hide each other and the nodes
     alpha = float(np.clip(60 / max(len(links), 1) ** 0.75, 0.06, 0.8))
     axes.add_collection(LineCollection(links, colors="#667080", linewidths=1.0, alpha=alpha, zorder=1))
 
@@ -213,7 +204,7 @@ def _luminance(colour: str) -> float:
 
 
 def check_kind(path: Path) -> str:
-    """The kind of picture that a path names; one that can't be written is refused.
+    """The format that a path's suffix names; an unknown format is refused.
 
     >>> check_kind(Path("curves.PDF"))
     'pdf'
@@ -225,9 +216,9 @@ def check_kind(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure in the format of the path's suffix, whole or not at all."""
+    """Write the figure in the format of the path's suffix, completely or not at all."""
     kind = check_kind(path)
-    # without the date the same data give the same file
+    # without a date, the same data give the same file
     stamp = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {})
     with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=200, metadata=stamp, facecolor="white")

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 
-from drdsgd.report.summary import Estimate, Measure
+from drdsgd.report.statistics import Estimate, Measure
 from drdsgd_studies.league.entrants import LIMIT, OURS, POOLED
 from drdsgd_studies.league.plan import (
     FAILING,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from drdsgd.experiments.registry import SERVERS
-from drdsgd.report.summary import LEAST_WEIGHT
+from drdsgd.report.headline import LEAST_WEIGHT
 from drdsgd_studies.league.entrants import ENTRANTS, LIMIT, OURS, PLAIN, POOLED, Entrant
 from drdsgd_studies.league.tuning import Point, Search, search
 from drdsgd_studies.paper import fig4

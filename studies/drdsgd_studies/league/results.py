@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 
 from drdsgd.files import write_text
 from drdsgd.report import plots
-from drdsgd.report.plots import COLOURS
-from drdsgd.report.summary import LEAST_WEIGHT, MEASURES, Estimate, Kind, Measure, signed
+from drdsgd.report.headline import LEAST_WEIGHT
+from drdsgd.report.palette import COLOURS
+from drdsgd.report.statistics import MEASURES, Estimate, Kind, Measure, signed
 from drdsgd_studies.league.entrants import ENTRANTS, LIMIT, OURS, PLAIN, POOLED
 from drdsgd_studies.league.goals import goals, limit
 from drdsgd_studies.league.plan import (

@@ -19,8 +19,9 @@ from matplotlib.patches import Patch
 
 from drdsgd.experiments.build import make_graph
 from drdsgd.report import plots
-from drdsgd.report.plots import COLOURS, PANELS
-from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure, over_rounds
+from drdsgd.report.palette import COLOURS
+from drdsgd.report.plots import PANELS
+from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Measure, over_rounds
 from drdsgd_studies.paper import fair, table1
 from drdsgd_studies.paper.fair import ALGORITHMS
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings

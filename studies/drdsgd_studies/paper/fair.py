@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from drdsgd.report.summary import Estimate, Kind, Measure
+from drdsgd.report.statistics import Estimate, Kind, Measure
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings, rounded, waiting
 from drdsgd_studies.shared.store import Done, RunRecord, ends
 

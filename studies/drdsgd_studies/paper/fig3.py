@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from drdsgd.report.summary import Estimate, Kind
+from drdsgd.report.statistics import Estimate, Kind
 from drdsgd_studies.paper import pairs
 from drdsgd_studies.shared.claims import Claim, Finding, both, more, no_price
 from drdsgd_studies.shared.plan import Comparison, DataName, Settings, base

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drdsgd.report.summary import KINDS, Estimate, Kind
+from drdsgd.report.statistics import KINDS, Estimate, Kind
 from drdsgd_studies.paper import pairs
 from drdsgd_studies.paper.fig3 import ROUNDS
 from drdsgd_studies.shared.claims import Claim, Finding, Verdict, together, trend

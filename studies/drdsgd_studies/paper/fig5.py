@@ -6,7 +6,7 @@ T is not given; it is 300 here, as in Table 1. The radius of the geometric graph
 
 from __future__ import annotations
 
-from drdsgd.report.summary import KINDS, Kind
+from drdsgd.report.statistics import KINDS, Kind
 from drdsgd_studies.paper import pairs
 from drdsgd_studies.shared.claims import Claim, Finding, Verdict, more, paired, together
 from drdsgd_studies.shared.plan import Comparison, Settings, base

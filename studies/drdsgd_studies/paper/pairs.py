@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from drdsgd.report.summary import KINDS, Estimate, Kind, Measure
+from drdsgd.report.statistics import KINDS, Estimate, Kind, Measure
 from drdsgd_studies.shared.claims import (
     NOT_RUN,
     Claim,

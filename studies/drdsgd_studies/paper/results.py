@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drdsgd.files import write_text
-from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, signed
+from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, signed
 from drdsgd_studies.paper import fair, table1
 from drdsgd_studies.paper.parts import Part, Row
 from drdsgd_studies.shared import reports

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drdsgd.report.summary import KINDS, Estimate, Kind, Measure
+from drdsgd.report.statistics import KINDS, Estimate, Kind, Measure
 from drdsgd_studies.paper.fig3 import P
 from drdsgd_studies.shared.claims import NOT_RUN, Claim, Finding, Verdict, despite, together, trend
 from drdsgd_studies.shared.plan import DataName, Group, Settings, base, rounded

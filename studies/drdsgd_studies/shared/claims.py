@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from drdsgd.report.summary import Estimate
+from drdsgd.report.statistics import Estimate
 
 __all__ = [
     "NOT_RUN", "Claim", "Finding", "Verdict", "both", "despite", "less", "more", "no_price", "paired", "together",

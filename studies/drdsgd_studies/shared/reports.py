@@ -9,7 +9,7 @@ from drdsgd import report
 from drdsgd.experiments.config import PACKED
 from drdsgd.experiments.records import Network, Record
 from drdsgd.files import write_text
-from drdsgd.report.summary import Kind
+from drdsgd.report.statistics import Kind
 from drdsgd.training.metrics import Metrics, Spread
 from drdsgd_studies.shared.plan import Group, Settings
 from drdsgd_studies.shared.store import LOOSE, Done, RunRecord

@@ -24,7 +24,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments.config import PACKED, Experiment
 from drdsgd.experiments.records import Record, Status, numerics_of
 from drdsgd.files import replacing, write_text
-from drdsgd.report.summary import KINDS, MEASURES, Estimate, Kind, Measure
+from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Measure
 from drdsgd.versions import versions
 from drdsgd_studies.shared.corrupt import validated
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drdsgd.report import COLOURS
-from drdsgd.report.summary import Estimate
+from drdsgd.report.palette import COLOURS
+from drdsgd.report.statistics import Estimate
 from drdsgd_studies.theory.measurements import Results
 from drdsgd_studies.theory.verdicts import ROUNDING, rounds_of, slopes, three
 

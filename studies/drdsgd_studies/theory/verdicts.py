@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from drdsgd.report.summary import Estimate
+from drdsgd.report.statistics import Estimate
 from drdsgd_studies.shared.claims import Claim, Finding, Verdict, less
 from drdsgd_studies.theory.measurements import Measurement, Results, ratio
 

@@ -1,4 +1,4 @@
-"""Progress: a view of the run in a terminal that leaves it clean, few lines elsewhere, and an honest time left."""
+"""Progress: a view that leaves the terminal clean, few lines elsewhere, and an honest time estimate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def a_terminals_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is where the tests run."""
+    """The same terminal wherever the tests run."""
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def screen(written: str, width: int = 1000) -> list[str]:
-    """What stands in a terminal after all this was written to it: lines, and no colours."""
+    """The lines in a terminal after this output, without colours."""
     lines, row, column = [""], 0, 0
     for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]", written):
         if token == "\n":
@@ -81,7 +81,7 @@ def test_the_pace_is_that_of_the_last_half_minute() -> None:
 
 @pytest.mark.parametrize("before", [0, 990])
 def test_what_was_done_before_is_no_speed(before: int) -> None:
-    """A run that is continued at round 990 is no faster than one that begins."""
+    """A run that continues at round 990 is not faster than a new run."""
     pace = progress.Pace()
     for now in range(5):
         pace.see(float(now), before + now)
@@ -109,7 +109,7 @@ def test_another_thing_has_a_pace_of_its_own() -> None:
 
 
 def lines(clock: list[float], total: float | None, steps: Sequence[tuple[float, float, str]]) -> list[str]:
-    """What is printed where there is no terminal, of steps (time, done, note)."""
+    """The lines that steps (time, done, note) print without a terminal."""
     out = io.StringIO()
     with progress.bar(Console(file=out, width=30), "[red]x", total) as advance:
         for clock[0], done, note in steps:
@@ -126,7 +126,7 @@ def test_a_log_gets_a_line_soon_then_now_and_then_and_at_the_end(clock: list[flo
 
 
 def test_a_time_left_needs_some_work_to_tell_it_from(clock: list[float]) -> None:
-    """A tenth of all, and two seconds; what takes hours, half a minute."""
+    """After a tenth of the work and two seconds; for work of hours, after half a minute."""
     steps = [(float(second), float(second), "") for second in range(36)]
     assert [" left" in line for line in lines(clock, 1000.0, steps)[:-1]] == [False, False, False, True]
     steps = [(0.0, 50.0, ""), (1.0, 60.0, ""), (3.0, 70.0, "")]
@@ -154,7 +154,7 @@ def test_without_a_total_or_a_beginning_there_is_no_time_left(clock: list[float]
 
 
 def seen(clock: list[float], rounds: int, begin: int, evaluations: dict[int, Metrics], **options: Any) -> str:
-    """A run of ten rounds per second, as a log has it."""
+    """The log of a run with ten rounds per second."""
     out = io.StringIO()
     with progress.view(Console(file=out, width=40), "run", rounds, **options) as show:
         for t in range(begin, rounds + 1):
@@ -174,7 +174,7 @@ def test_a_line_of_a_run_says_all_and_its_time_left_is_honest_after_a_resume(clo
 
 
 def test_rounds_that_are_left_out_are_no_speed(clock: list[float]) -> None:
-    """A device that was away goes on where its neighbours are."""
+    """A device that was absent continues at the round of its neighbours."""
     out = io.StringIO()
     with progress.view(Console(file=out), "north", 1000, progress.of_one) as show:
         show(None, note="waiting for south")
@@ -284,7 +284,7 @@ PROGRAM = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from drd
 
 
 class Terminal:
-    """The program in a terminal of its own; `written` is all that it wrote there."""
+    """The program in its own terminal; `written` is all of its output."""
 
     def __init__(self, width: int, *arguments: str | Path) -> None:
         self._ours, theirs = pty.openpty()
@@ -308,7 +308,7 @@ class Terminal:
         return self._bytes.decode(errors="replace").replace("\r\n", "\n")
 
     def read(self, until: Callable[[str], bool] = lambda written: False) -> None:
-        """Until that is so, or to the end."""
+        """Read until the condition holds, or to the end."""
         while not until(self.written):
             try:
                 some = os.read(self._ours, 2**16)

@@ -1,4 +1,4 @@
-"""Comparisons: paired seeds, one folder per run, one that goes wrong does not stop the others."""
+"""Comparisons: paired seeds, one folder per run; a run that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_seed_gives_every_algorithm_the_same_beginning(tmp_path: Path, options
     for one, other in by_seed.values():
         assert one.experiment.algorithm != other.experiment.algorithm
         assert Folder(one.path).network.read_bytes() == Folder(other.path).network.read_bytes()
-        # the same model on the same first batch: not only the accuracies but the loss is equal; but not the weights
+        # the same model on the same first batch: the accuracies and the loss are equal, but not the weights
         first_of = [{**evaluations(run.path)[0], "weights": None} for run in (one, other)]
         assert first_of[0] == first_of[1]
         assert evaluations(one.path)[-1] != evaluations(other.path)[-1]
@@ -123,9 +123,9 @@ def test_a_spec_spells_keys_as_options_or_fields() -> None:
         (("dr-dsgd:mu",), {}, "--algorithm dr-dsgd:mu: 'mu' has no value; write mu=VALUE"),
         (("dr-dsgd:mu=-1",), {}, "--mu -1.0: input should be greater than 0"),
         (("dsgd:mu=3",), {}, "--mu 3.0 does nothing here: it needs --objective kl-dro"),
-        (("dsgd",), {"mu": 3.0}, "--mu 3.0: none of the algorithms compared has it"),
+        (("dsgd",), {"mu": 3.0}, "--mu 3.0: none of the compared algorithms has this option"),
         (("dsgd:seed=3",), {}, "--algorithm dsgd:seed=3: the key 'seed' is unknown"),
-        (("dsgd:threads=2",), {}, "--algorithm dsgd:threads=2: threads are for all runs together; give --threads 2"),
+        (("dsgd:threads=2",), {}, "--algorithm dsgd:threads=2: all runs share the threads; give --threads 2"),
         (("dsgd:algorithm=dr-dsgd",), {}, "--algorithm dsgd:algorithm=dr-dsgd: the key 'algorithm' is unknown"),
         (("dr-dsgd", "dr-dsgd:mu=6"), {}, "--algorithm: dr-dsgd and dr-dsgd-mu=6 are the same experiment"),
     ],
@@ -145,7 +145,7 @@ def test_what_cant_be_compared_is_told_before_anything_runs(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many runs went at once, of every comparison; in truth they go one by one."""
+    """The number of runs at the same time in every comparison; here they really go one by one."""
     asked: list[int] = []
 
     def team(jobs: Any, at_once: int, watch: Any, log: Any, real: Any = workers.team) -> Any:
@@ -232,7 +232,7 @@ def test_one_that_diverges_is_marked_and_the_others_go_on(tmp_path: Path) -> Non
     for record in made.values():
         assert (f"{record.path}: diverged in round" in said.out) == (record.status == "diverged")
     assert "diverged" in (tmp_path / "report.html").read_text()
-    # and what is marked stays marked
+    # and a marked run stays marked
     before = stamps(tmp_path)
     again = drdsgd("compare", "--resume", "--out", tmp_path)
     assert again == said and stamps(tmp_path) == before
@@ -243,7 +243,7 @@ def test_a_comparison_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     before = contents(tmp_path)
     assert "already holds a comparison; continue it with --resume" in refused("compare", *SMALL, "--out", tmp_path)
-    # nor by a changed option, which would leave a study that can't be resumed
+    # nor by a changed option, which would leave a study that cannot be resumed
     assert refused("compare", "--resume", "--mu", "3", "--out", tmp_path).startswith("--mu 3.0: the run in ")
     assert refused("compare", "--resume", "--rounds", "7", "--out", tmp_path).startswith("--rounds 7: the run in ")
     assert contents(tmp_path) == before
@@ -304,7 +304,7 @@ def test_an_interruption_in_a_runs_last_round_stops_the_comparison(tmp_path: Pat
 
 
 def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that advance at the same time, and at once of those that were finished before."""
+    """Runs that advance at the same time, and runs that had already finished."""
     study.compare(plan(seeds=(0,)), tmp_path, threads=1)
     shown: list[tuple[float, str]] = []
 
@@ -330,7 +330,7 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_resuming_no_comparison(tmp_path: Path) -> None:
-    assert "say which comparison with --out" in refused("compare", "--resume")
+    assert "give the folder of the comparison with --out" in refused("compare", "--resume")
     assert f"there is no file {tmp_path / 'study.toml'}" in refused("compare", "--resume", "--out", tmp_path)
 
 

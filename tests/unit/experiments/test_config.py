@@ -1,4 +1,4 @@
-"""An experiment is complete, says what is wrong with it, and becomes the values it names."""
+"""An experiment is complete, explains its mistakes, and becomes the values that it names."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from drdsgd.core.objectives import LocalDevices, Weights
 from drdsgd.data import sources
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
+from drdsgd.experiments import build
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model
 from drdsgd.experiments.config import Experiment, load
 from drdsgd.experiments.options import GRAPHS
@@ -64,7 +65,7 @@ def test_an_experiment_is_what_its_toml_says(fields: dict[str, Any]) -> None:
 
 
 def test_its_toml_leaves_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every field that does something is written down, whatever the machine's defaults are."""
+    """Every field that has an effect is written down, whatever the defaults of the machine are."""
     e = Experiment()
     written = tomllib.loads(e.to_toml())
     assert written.keys() == e.model_fields_set - {"data_dir", "loss_clip", "alpha", "heterogeneity", "validation"}
@@ -188,8 +189,14 @@ def test_a_field_that_does_nothing_is_refused(fields: dict[str, Any], says: str)
         ({"objective": "klball"}, "--objective klball: unknown, did you mean kl-ball?"),
         ({"optimizer": 5}, "--optimizer 5: unknown; known are dsgd, momentum, "),
         ({"partition": "idd"}, "--partition idd: input should be 'shards', 'dirichlet' or 'iid'"),
-        ({"weights": "foo"}, "--weights foo: input should be 'as-written', 'without-mu' or 'normalized' (of kl-dro:"),
-        ({"validation": 1.5}, "--validation 1.5: input should be less than 1 (part of each device's training samples"),
+        (
+            {"weights": "foo"},
+            "--weights foo: input should be 'as-written', 'without-mu' or 'normalized' (weights of kl-dro:",
+        ),
+        (
+            {"validation": 1.5},
+            "--validation 1.5: input should be less than 1 (fraction of each device's training samples",
+        ),
         ({"dataset": ["digits"]}, "--dataset ['digits']: input should be a valid string"),
         ({"graph": 5}, "--graph 5: input should be a valid string"),
         ({"eval_every": "x"}, "--eval-every x: input should be a valid integer"),
@@ -286,7 +293,7 @@ def test_validation_samples_come_from_the_training_set_and_are_not_trained_on(
     for other in ({"algorithm": "dsgd"}, {"eta": 0.7}, {"graph": "ring"}):
         assert same(make_data(Experiment(devices=6, scaling=scaling, validation=0.3, **other)), split)
     assert not same(make_data(e.replace(validation=0.3, seed=1)), split)
-    # nothing of the test set: with none at all the data are the same
+    # the test set is not used: without it the data are the same
     digits = sources.digits()
     untested = dataclasses.replace(digits, x_test=digits.x_test[:0], y_test=digits.y_test[:0])
     monkeypatch.setattr(sources, "digits", lambda: untested)
@@ -304,7 +311,7 @@ def test_a_run_on_validation_samples_says_so(tmp_path: Path) -> None:
     assert "on validation samples, not on the test set" in (tmp_path / "run" / "report.html").read_text()
     assert load(tmp_path / "run" / "config.toml")["validation"] == 0.25
     assert refused("train", "--devices", "1000", "--partition", "iid", "--validation", "0.5").startswith(
-        "device 352 has 1 training sample and can't keep one for validation: use fewer devices"
+        "--devices 1000: digits is enough for 676 devices (1352 training samples, two per device with --validation)"
     )
 
 
@@ -321,6 +328,18 @@ def test_your_own_folder(tmp_path: Path) -> None:
         make_data(Experiment(dataset=str(folder), devices=5))
     with pytest.raises(InputError, match="--dataset digit: no such folder, and unknown, did you mean digits"):
         make_data(Experiment(dataset="digit"))
+
+
+def test_devices_are_at_most_as_many_as_the_digits_samples() -> None:
+    """The size of the digits is a constant, because they are slow to load; the limit is exactly what can be dealt."""
+    digits = sources.digits()
+    assert (len(digits.y_train), len(digits.y_test)) == build._DIGITS
+    for fields in ({"partition": "iid"}, {"shards": 1, "validation": 0.5}):
+        most = 445 if "validation" not in fields else 676
+        e = Experiment(devices=most, graph="ring", **fields)
+        assert make_graph(e).number_of_nodes() == make_data(e).K == most
+        with pytest.raises(InputError, match=f"^--devices {most + 1}: digits is enough for {most} devices"):
+            make_graph(e.replace(devices=most + 1))
 
 
 @pytest.mark.parametrize("dataset", ["fashion-mnist", "cifar10"])
@@ -444,7 +463,7 @@ def test_the_weights_are_the_objectives() -> None:
 
 
 def test_an_experiment_is_made_of_the_values_it_names() -> None:
-    """What `run` composes is what the library's own functions give."""
+    """`run` gives the same as the library's functions."""
     e = Experiment(dataset="synthetic", devices=5, graph="ring", seed=2)
     assert make_graph(e).edges == graphs.ring(5).edges
     assert torch.equal(make_data(e).train.x, data.synthetic(5, seed=2).train.x)

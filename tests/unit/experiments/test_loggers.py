@@ -1,4 +1,4 @@
-"""Logs for TensorBoard and MLflow: the same as metrics.jsonl, also after a stop, and never the end of a run."""
+"""Logs for TensorBoard and MLflow equal metrics.jsonl, also after a stop, and never end a run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Series = dict[str, list[tuple[int, float]]]
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow may be slow to start on a busy machine, which would be a line more."""
+    """MLflow may be slow to start on a busy machine, which would add a line."""
     monkeypatch.setattr(loggers, "SLOW_START", 600.0)
 
 
 def recorded(path: Path) -> Series:
-    """What metrics.jsonl says, as (round, value) by name."""
+    """The values in metrics.jsonl as (round, value), by name."""
     found: Series = {}
     for line in read_metrics(Folder(path).metrics):
         for name, value in loggers.scalars(line).items():
@@ -109,11 +109,11 @@ def test_a_log_that_is_slow_to_start_says_so(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setitem(loggers.KINDS, "mlflow", loggers.Kind(slow, ()))
     loggers.of(["mlflow"], said.append)(small(), tmp_path)
-    assert said == ["--log mlflow: it takes a while to start"]
+    assert said == ["--log mlflow: starting it takes a while"]
 
 
 def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path) -> None:
-    """And the worker goes on."""
+    """And the worker continues."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tensorboard").write_text("no folder")
     worker = workers.Worker(threads=1)
@@ -171,7 +171,7 @@ def events(path: Path) -> tuple[Series, dict[str, str]]:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    # as it would without its own repairs of what a restart left
+    # without TensorBoard's own repairs after a restart
     found = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0}, purge_orphaned_data=False)
     found.Reload()
     scalars = {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
@@ -195,7 +195,7 @@ def test_tensorboard_has_what_the_record_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [(), ("tensorboard",)])
 def test_tensorboard_has_each_round_once_after_a_stop_and_resume(tmp_path: Path, first: tuple[str, ...]) -> None:
-    """Also those that are computed again, and those from before a log was asked for."""
+    """Including those that are computed again, and those from before a log was asked for."""
     stopped(tmp_path, at=4, log=loggers.of(first), checkpoint_every=3)
     assert drdsgd("train", "--resume", "--log", "tensorboard", "--out", tmp_path).status == 0
     assert_in_tensorboard(tmp_path)
@@ -256,7 +256,7 @@ def assert_in_mlflow(store: Path, path: Path, status: str = "FINISHED", name: st
     expected = recorded(path)
     for key, series in expected.items():
         history = [(one.step, one.value) for one in client.get_metric_history(found.info.run_id, key)]
-        # what took time differs where a round was computed again
+        # seconds differ if a round was computed again
         assert history == series or (key == "seconds" and [t for t, _ in history] == [t for t, _ in series]), key
     assert found.data.metrics.keys() == expected.keys()
     e = Experiment(**FIELDS)

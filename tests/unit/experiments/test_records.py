@@ -1,8 +1,9 @@
-"""A run's folder says what was run and what came out, and which of its files is spoilt."""
+"""A run's folder records the experiment and its results, and a corrupt file is named."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from drdsgd.experiments.records import Folder
 from drdsgd.experiments.run import run
 from drdsgd.topology.mixing import metropolis_matrix, rho
 from drdsgd.training.metrics import Metrics
+from tests.support.made import study as study  # a fixture
 from tests.support.program import begun, contents, drdsgd, evaluations, refused, small
 
 
@@ -30,7 +32,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoilt(finished: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run, for the worse."""
+    """A copy of a finished run, to be damaged."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
@@ -100,7 +102,7 @@ TABLES = ("network.json", "summary.json")
 
 
 def says_which(path: Path, name: str, what: str) -> None:
-    """Reading names the file, in one line; so do the commands; and nothing is touched."""
+    """Reading names the file in one line, and so do the commands; nothing is changed."""
     with pytest.raises(InputError) as caught:
         records.read(path)
     before = contents(path)
@@ -203,3 +205,34 @@ def test_numbers_that_json_has_not_are_never_written(tmp_path: Path, finished: P
     with pytest.raises(ValueError, match="JSON"):
         Folder(tmp_path).append(wrong)
     assert not Folder(tmp_path).metrics.exists()
+
+
+# ------------------------------------------------------------------------ many
+
+
+def test_runs_are_found_below_a_folder_each_once(study: Path) -> None:
+    found = records.find_runs([study, study / "dsgd" / "seed-0"])
+    assert [r.path.relative_to(study).as_posix() for r in found] == [
+        "dr-dsgd/seed-0", "dr-dsgd/seed-1", "dsgd/seed-0", "dsgd/seed-1",
+    ]  # fmt: skip
+    assert [r.path for r in records.find_runs([study / "dsgd" / "seed-1"])] == [study / "dsgd" / "seed-1"]
+
+
+def test_seeds_are_in_natural_order() -> None:
+    paths = [Path(f"a/seed-{k}") for k in (10, 2, 1)]
+    assert [p.name for p in sorted(paths, key=records._natural)] == ["seed-1", "seed-2", "seed-10"]
+
+
+def test_a_run_that_ended_without_metrics_is_no_run_to_leave_out(study: Path, tmp_path: Path) -> None:
+    there = shutil.copytree(study, tmp_path / "there")
+    (there / "dsgd" / "seed-0" / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"seed-0 is damaged: its run ended, but metrics.jsonl is empty; remove it"):
+        records.find_runs([there])
+
+
+def test_no_run_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("rounds = 3\n")
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=re.escape(str(path))) as error:
+            records.find_runs([path])
+        assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Methods by name: every pair of an objective and an optimizer runs, and what can't be is refused with the reason."""
+"""Methods by name: every objective runs with every optimizer, and impossible settings are refused with the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 
 
 def numbers(said: str, d: int, K: int) -> int:
-    """What a table says is sent, such as "2 d + 1", "5/32 d" or "2 (5/32 d + 1)"; rounded up."""
+    """The value of a message size such as "2 d + 1", "5/32 d" or "2 (5/32 d + 1)", rounded up."""
     if often := re.fullmatch(r"(\d+) \((.*)\)", said):
         return int(often[1]) * numbers(often[2], d, K)
     total = Fraction(0)
@@ -66,7 +66,7 @@ def test_every_algorithm_runs_and_sends_what_its_parts_say(name: str, tmp_path: 
 @pytest.mark.parametrize("optimizer", ["choco", "momentum", "quasi-global-momentum", "gt-adam"])
 @pytest.mark.parametrize("compression", ["none", "quantize:2", "quantize:4", "quantize:8", "top:0.1", "random:0.25"])
 def test_compressed_models_are_as_small_as_is_said(compression: str, optimizer: str, tmp_path: Path) -> None:
-    """Twice that where a round gossips twice, and where gradients travel, too."""
+    """Twice as much if a round gossips twice, or if gradients are sent as well."""
     messages = 2 if optimizer == "gt-adam" else 1
     for steps in (None, 2):
         fields = {"algorithm": "dsgd", "optimizer": optimizer, "compression": compression, "gossip_steps": steps}
@@ -117,7 +117,7 @@ def test_uncompressed_messages_are_averaged_as_they_are() -> None:
     assert Experiment(algorithm="choco-sgd", compression="none").gamma == 1
     assert Experiment(algorithm="choco-sgd").gamma == 0.8
     assert Experiment(algorithm="choco-sgd", compression="random:0.1").gamma == 0.1
-    # an algorithm's own gamma is for its own messages
+    # an algorithm's default gamma is for its own compression
     assert Experiment(algorithm="dr-qgm").gamma == 1.0
     assert Experiment(algorithm="dr-qgm", compression="top:0.1").gamma == 0.2
     assert Experiment(algorithm="dr-qgm", compression="top:0.1", gamma=0.3).gamma == 0.3
@@ -155,37 +155,43 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ),
         ({"graph": "directed-ring"}, "a directed graph's W is not doubly stochastic"),
         ({"optimizer": "gradient-tracking", "graph": "directed-erdos-renyi"}, "a directed graph's W is not doubly"),
-        ({"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"}, "--mixing matcha: not for a directed"),
+        (
+            {"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"},
+            "--mixing matcha: does not work on a directed",
+        ),
         (
             {"graph": "directed-ring", "algorithm": "sgp", "objective": "q-ffl"},
             "weights that need other devices' losses",
         ),
-        ({"graph": "ring", "mixing": "one-peer-exponential"}, "--mixing one-peer-exponential: its links are none of"),
+        (
+            {"graph": "ring", "mixing": "one-peer-exponential"},
+            "--mixing one-peer-exponential: needs links that --graph ring may lack",
+        ),
         ({"mixing": "matsha"}, "--mixing matsha: unknown, did you mean matcha?"),
         ({"mixing": "matcha:x"}, "--mixing matcha:x: 'x' is not a number; write matcha:0.5"),
         (
             {"mixing": "matcha:2"},
-            "--mixing matcha:2: the budget is a part of the matchings, in (0, 1]; write matcha:0.5",
+            "--mixing matcha:2: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5",
         ),
-        ({"mixing": "matcha:nan"}, "--mixing matcha:nan: the budget is a part of the matchings"),
+        ({"mixing": "matcha:nan"}, "--mixing matcha:nan: the budget is a fraction of the matchings"),
         (
             {"algorithm": "fedrobust", "shift_eta": 1.0},
-            "--shift-eta 1.0: times --shift-penalty 1.0 it must be below 1, or the shift runs away; 0.01 is usual",
+            "--shift-eta 1.0: times --shift-penalty 1.0 it must be below 1, or the shift diverges; 0.01 is usual",
         ),
         (
             {"algorithm": "ditto", "eta": 0.1, "pull": 20.0},
-            "--pull 20.0: times eta 0.1 it must be below 2, or personal models run away; 0.1 to 2 are usual",
+            "--pull 20.0: times eta 0.1 it must be below 2, or personal models diverge; 0.1 to 2 are usual",
         ),
         (
             {"local_steps": 10, "rounds": 5},
-            "--local-steps 10: there are only 5 rounds, so devices would never talk; take more --rounds",
+            "--local-steps 10: with 5 rounds, devices never exchange models; use more --rounds",
         ),
         ({"optimizer": "choco", "compression": "none:abc"}, "--compression none:abc: none takes no number"),
         ({"optimizer": "choco", "compression": "none:"}, "--compression none:: none takes no number"),
         ({"mixing": "matchings:2"}, "--mixing matchings:2: matchings takes no number"),
         (
             {"mixing": "matchings", "gossip_steps": 2},
-            "--gossip-steps 2: a pair of --mixing matchings that has averaged",
+            "--gossip-steps 2: after one averaging a pair of --mixing matchings has equal",
         ),
         ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
         ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
@@ -198,7 +204,7 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
         ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
         ({"algorithm": "fedavg", "clients": 7}, "--clients 7: there are only 6 devices; leave it out"),
-        ({"random_labels": 6}, "--random-labels 6: fewer than all 6 devices"),
+        ({"random_labels": 6}, "--random-labels 6: must be below the number of devices, 6"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, Any], says: str) -> None:
@@ -225,7 +231,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, 
         {"algorithm": "choco-sgd", "compression": "top:0.1", "gamma": 0.3, "graph": "ring"},
         {"algorithm": "qg-dsgdm", "compression": "quantize:8", "objective": "ad-gda"},
         {"algorithm": "drfa", "clients": 3, "local_steps": 2},
-        # whose last steps are below the floats
+        # its last steps are below the smallest float
         {"algorithm": "qg-dsgdm", "eta_schedule": "exponential:1e-12", "rounds": 6},
         {"loss_clip": 1e6},
         {"algorithm": "ditto", "pull": 1e6, "eta": 1e-9},
@@ -237,7 +243,7 @@ def test_what_goes_together_runs(fields: dict[str, Any], tmp_path: Path) -> None
     assert run(Experiment(**{**SMALL, **fields}), tmp_path / "run").status == "finished"
 
 
-# Where the effect is clear: on the complete graph weights are exact, and with IID data the others want the same thing.
+# The effect is clear here: on the complete graph weights are exact, and with IID data the other devices agree.
 SPOILT: dict[str, Any] = {
     "dataset": "digits", "model": "logistic", "devices": 10, "graph": "complete", "partition": "iid", "rounds": 100,
     "batch_size": 32, "eta": 0.1, "mu": 0.1, "weights": "normalized", "loss_smoothing": 0.1, "threads": 1,
@@ -247,13 +253,13 @@ SPOILT: dict[str, Any] = {
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_weight_cap_protects_the_others_from_a_device_with_random_labels(seed: int, tmp_path: Path) -> None:
-    """Its loss can't be brought down, so a small mu gives it nearly all weight: the other nine lose 10 to 24 points.
+    """Its loss cannot fall, so a small mu gives it nearly all weight, and the other nine lose 10 to 24 points.
 
-    Not by the cap as such: without such a device it changes next to nothing.
+    The cap itself is not the reason: without such a device it changes almost nothing.
     """
 
     def others(name: str, **fields: Any) -> tuple[float, float]:
-        """Their average accuracy, and the first device's weight in the end."""
+        """The others' average accuracy, and the first device's final weight."""
         final = run(Experiment(**SPOILT, seed=seed, **fields), tmp_path / name).final
         return sum(final.consensus.per_device[1:]) / 9, final.weights[0]
 
@@ -279,7 +285,7 @@ def test_the_command_lists_them_all() -> None:
     assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma (with --compression)") == 2
     assert " " * 25 + "--compression quantize:4 --gamma 0.8" in lines
     assert said.out.count("--local-steps 1") == len(SERVERS) - 1  # not of afl
-    assert "--graph and --p only count the devices" in said.out
+    assert "only the size of the graph matters" in said.out
 
 
 def test_of_one_method_the_command_says_all_defaults() -> None:
@@ -332,10 +338,10 @@ def test_schedules_by_name(spelling: str, middle: float, end: float) -> None:
         ("konstant", "--eta-schedule konstant: unknown, did you mean constant?"),
         ("constant:0.1", "--eta-schedule constant:0.1: constant takes no number; set --eta"),
         ("linear:x", "--eta-schedule linear:x: 'x' is not a number; write linear:0.1"),
-        ("linear:2", "--eta-schedule linear:2: the end must be a part of eta, in [0, 1]"),
-        ("cosine:-0.1", "--eta-schedule cosine:-0.1: the end must be a part of eta"),
-        ("cosine:nan", "--eta-schedule cosine:nan: the end must be a part of eta"),
-        ("exponential", "--eta-schedule exponential: say how fast"),
+        ("linear:2", "--eta-schedule linear:2: the end must be a fraction of eta, in [0, 1]"),
+        ("cosine:-0.1", "--eta-schedule cosine:-0.1: the end must be a fraction of eta"),
+        ("cosine:nan", "--eta-schedule cosine:nan: the end must be a fraction of eta"),
+        ("exponential", "--eta-schedule exponential: give the decay per round"),
         ("exponential:1.5", "--eta-schedule exponential:1.5: the decay per round must be in (0, 1]; 0.99 halves eta"),
         ("exponential:0", "--eta-schedule exponential:0: the decay per round must be in (0, 1]"),
         ("exponential:nan", "--eta-schedule exponential:nan: the decay per round must be in (0, 1]"),

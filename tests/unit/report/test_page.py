@@ -1,4 +1,4 @@
-"""The page is whole, loads nothing, says what the records say, and takes no harm from hostile names."""
+"""The page is complete, loads nothing, agrees with the records, and is safe from hostile names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ import pytest
 from drdsgd import report
 from drdsgd.experiments import records
 from drdsgd.experiments.config import Experiment
-from drdsgd.report import COLOURS, DASHES, summary
+from drdsgd.experiments.records import find_runs
 from drdsgd.report.content import DEVICES, FRAMES, LINKS, content
+from drdsgd.report.groups import groups
+from drdsgd.report.headline import headline
+from drdsgd.report.palette import COLOURS, DASHES
+from drdsgd.report.statistics import KINDS, MEASURES, curve, table
 from tests.support.made import HOSTILE, lively, record
 from tests.support.made import study as study  # a fixture
 from tests.support.program import drdsgd
@@ -24,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 class Page(HTMLParser):
-    """What a browser would see of a page: tags with their attributes, texts, scripts."""
+    """A page as a browser sees it: tags with their attributes, texts, scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -53,7 +57,7 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the last but one script holds."""
+        """The data in the second-last script."""
         found: dict[str, Any] = json.loads(self.scripts[-2])
         return found
 
@@ -78,13 +82,13 @@ def test_the_page_loads_nothing(written: str) -> None:
 
 def test_the_page_says_it_all_without_its_script(written: str, study: Path) -> None:
     page = Page(written)
-    groups = summary.groups(summary.find_runs([study]))
-    # the basis stands after the sentence's end
-    found = re.fullmatch(r"(.*) (\(.*\))\.", summary.headline(summary.table(groups)))
+    compared = groups(find_runs([study]))
+    # the basis comes after the end of the sentence
+    found = re.fullmatch(r"(.*) (\(.*\))\.", headline(table(compared)))
     assert found
     sentence, basis = found.groups()
     assert f"{sentence}. {basis}" in page.said
-    for row in summary.table(groups):
+    for row in table(compared):
         for value in (row.average, row.worst, row.worst10, row.stdev):
             assert str(value) in page.said
     assert "Two methods" in page.said
@@ -97,7 +101,7 @@ def test_the_page_says_it_all_without_its_script(written: str, study: Path) -> N
 
 def test_the_command_on_the_page_repeats_the_run(written: str, study: Path, tmp_path: Path, monkeypatch: Any) -> None:
     page = Page(written)
-    first = summary.groups(summary.find_runs([study]))["dsgd"][0]
+    first = groups(find_runs([study]))["dsgd"][0]
     assert page.pre["config"][0] == first.experiment.to_toml()
     monkeypatch.chdir(tmp_path)
     Path("config.toml").write_text(page.pre["config"][0])
@@ -126,7 +130,7 @@ def test_hostile_strings_stay_text() -> None:
     names: dict[str, Any] = {"graph": HOSTILE, "dataset": HOSTILE + "2"}
     runs = [record([40, 80], algorithm="dsgd"), record([40, 80], **names, status="diverged", message=HOSTILE)]
     runs = [dataclasses.replace(r, path=Path(HOSTILE), versions={HOSTILE: HOSTILE}) for r in runs]
-    text = report.page(summary.groups(runs), title=HOSTILE)
+    text = report.page(groups(runs), title=HOSTILE)
     page = Page(text)
     assert "<img" not in text
     assert [tag for tag, _ in page.tags].count("script") == 2
@@ -139,7 +143,7 @@ def test_diverged_and_unfinished_runs_are_marked() -> None:
     runs = [record([40, 80], seed=k, rounds=(0, 2, 4, 6)) for k in (0, 1)]
     runs += [record([20, 30], seed=2, rounds=(0, 2), status="diverged", message="diverged in round 3: device 1")]
     runs += [record([20, 30], seed=3, rounds=(0, 2, 4), status="unfinished")]
-    page = Page(report.page(summary.groups(runs)))
+    page = Page(report.page(groups(runs)))
     assert "diverged; last evaluated after round 2 of 6" in page.said
     assert "diverged in round 3: device 1" in page.said
     assert "unfinished, after round 4 of 6" in page.said
@@ -150,20 +154,20 @@ def test_diverged_and_unfinished_runs_are_marked() -> None:
 
 def test_what_diverged_runs_said_stands_at_the_top() -> None:
     lost = [record([20, 30], seed=k, status="diverged", message=f"diverged in round {k}") for k in range(6)]
-    answer = report.page(summary.groups(lost)).partition('id="controls"')[0]
+    answer = report.page(groups(lost)).partition('id="controls"')[0]
     assert "<li>dr-dsgd, seed 2: diverged in round 2</li><li>3 more runs diverged; " in answer
-    few = report.page(summary.groups(lost[:4])).partition('id="controls"')[0]
+    few = report.page(groups(lost[:4])).partition('id="controls"')[0]
     assert "seed 3: diverged in round 3" in few and "more runs" not in few
 
 
 def test_devices_have_their_names() -> None:
     run = record([40, 80, 60])
     named = dataclasses.replace(run, network=dataclasses.replace(run.network, names=["north", HOSTILE, "west"]))
-    text = report.page(summary.groups([named]))
+    text = report.page(groups([named]))
     page = Page(text)
     assert page.data["runs"][0]["names"] == ["north", HOSTILE, "west"] and "<img" not in text
     assert "the worst-off device, device 0 (north), ends at" in page.said
-    assert Page(report.page(summary.groups([run]))).data["runs"][0]["names"] is None
+    assert Page(report.page(groups([run]))).data["runs"][0]["names"] is None
 
 
 def test_lines_differ_in_grey_from_the_first_on() -> None:
@@ -172,46 +176,46 @@ def test_lines_differ_in_grey_from_the_first_on() -> None:
 
 
 def test_the_worst_comes_first_in_the_table() -> None:
-    heads = re.findall(r'<th scope="col">([^<]*)</th>', report.page(summary.groups([record([40, 80])])))
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', report.page(groups([record([40, 80])])))
     assert heads[:2] == ["worst", "average"]
     both = [record([40, 80], algorithm="dsgd"), record([50, 80])]
-    heads = re.findall(r'<th scope="col">([^<]*)</th>', report.page(summary.groups(both)))
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', report.page(groups(both)))
     assert heads[:4] == ["worst", "Δ worst", "average", "Δ average"]
 
 
 def test_one_run_has_no_error() -> None:
-    page = Page(report.page(summary.groups([record([40, 80])])))
+    page = Page(report.page(groups([record([40, 80])])))
     assert "±" not in page.said
     assert "How is the worst-off device served?" in page.said
     assert set(page.data["groups"][0]["consensus"]["worst"]["error"]) == {None}
 
 
 def test_records_of_older_versions_have_no_losses() -> None:
-    assert content(summary.groups([record([40, 80])]))["runs"][0]["loss"] is None
+    assert content(groups([record([40, 80])]))["runs"][0]["loss"] is None
 
 
 # --------------------------------------------------------------------- content
 
 
 def test_the_content_is_what_the_records_say() -> None:
-    groups = summary.groups(
+    compared = groups(
         [lively(12, algorithm="dsgd", seed=k) for k in (0, 1)] + [lively(12, gain=3, mu=1.0, seed=k) for k in (0, 1)]
     )
-    drawn = content(groups)
-    for g, (label, group) in enumerate(groups.items()):
-        for kind in summary.KINDS:
-            for measure in summary.MEASURES:
-                curve, found = summary.curve(group, kind, measure), drawn["groups"][g][kind][measure]
-                assert found["mean"] == pytest.approx([v.mean for v in curve.values], rel=1e-4)
-                assert found["error"] == pytest.approx([v.error for v in curve.values], rel=1e-4)
+    drawn = content(compared)
+    for g, (label, group) in enumerate(compared.items()):
+        for kind in KINDS:
+            for measure in MEASURES:
+                drawn_from, found = curve(group, kind, measure), drawn["groups"][g][kind][measure]
+                assert found["mean"] == pytest.approx([v.mean for v in drawn_from.values], rel=1e-4)
+                assert found["error"] == pytest.approx([v.error for v in drawn_from.values], rel=1e-4)
         assert drawn["groups"][g]["label"] == label
         assert drawn["groups"][g]["floats"] == [m.floats_sent for m in group[0].metrics]
         assert drawn["groups"][g]["rho"] == pytest.approx([0.505, 0.005])
         assert drawn["groups"][g]["spread"]["consensus"]["n"] == 24
-    first = groups["dr-dsgd"][0]
+    first = compared["dr-dsgd"][0]
     run = drawn["runs"][2]
     assert (run["group"], run["seed"], run["rounds"]) == (1, 0, [m.round for m in first.metrics])
-    for kind in summary.KINDS:
+    for kind in KINDS:
         for found, m in zip(run[kind], first.metrics, strict=True):
             assert found == pytest.approx(getattr(m, kind).per_device, abs=0.01)
     weights = first.final.weights
@@ -222,7 +226,7 @@ def test_the_content_is_what_the_records_say() -> None:
     assert run["labels"][1] == [(1, 81)]
     assert run["labels"][7] == [(7, 60), (0, 22)]
     assert sum(run["degree"]) == 2 * len(first.network.edges)
-    # the headline speaks of dr-dsgd, and the same seed's devices are the same
+    # the headline is about dr-dsgd, and runs of the same seed have the same devices
     assert drawn["start"] == 2
     assert drawn["pairs"] == [0, 1, 0, 1]
     assert drawn["left_out"] == []
@@ -230,14 +234,14 @@ def test_the_content_is_what_the_records_say() -> None:
 
 def test_the_run_that_is_shown_first_has_finished_if_one_has() -> None:
     runs = [record([40, 80], mu=1.0, status="diverged"), record([40, 80], mu=2.0)]
-    assert content(summary.groups(runs))["start"] == 1
+    assert content(groups(runs))["start"] == 1
 
 
 def test_huge_and_zero_weights_have_shares() -> None:
     one = record([40, 80])
     for weights, shares in (([1e308, 1e308], [1, 1]), ([0.0, 0.0], [1, 1]), ([0.0, 5.0], [0, 2])):
         end = dataclasses.replace(one.final, weights=weights)
-        drawn = content(summary.groups([dataclasses.replace(one, metrics=[end])]))
+        drawn = content(groups([dataclasses.replace(one, metrics=[end])]))
         assert drawn["runs"][0]["share"] == [shares]
 
 
@@ -246,16 +250,16 @@ def test_a_page_of_many_runs_and_devices_stays_small_and_says_what_is_left_out()
     dense = dataclasses.replace(one.network, edges=[(i, j) for i in range(0, 1000, 9) for j in range(i)])
     one = dataclasses.replace(one, network=dense)
     runs = [dataclasses.replace(one, experiment=one.experiment.replace(mu=float(mu))) for mu in range(1, 51)]
-    text = report.page(summary.groups(runs))
+    text = report.page(groups(runs))
     assert len(text.encode()) < 10e6
     page = Page(text)
     shown = len(page.data["runs"])
     assert 5 <= shown < 50
-    assert f"those of {shown} of 50 runs" in page.said
-    assert "Of up to 40 evaluations of a run, devices are shown at 20" in page.said
-    assert f"about {LINKS} are drawn" in page.said
+    assert f"for {shown} of 50 runs" in page.said
+    assert "Devices are shown at 20 of up to 40 evaluations of a run" in page.said
+    assert f"about {LINKS} of up to" in page.said
     assert all(len(run["links"]) <= 2 * LINKS for run in page.data["runs"])
-    # of many groups some are shown at first, and the first one is
+    # only some of many groups are shown at first, among them the first
     assert page.data["visible"][0] == 0
     assert len(page.data["visible"]) < 10
 
@@ -263,7 +267,7 @@ def test_a_page_of_many_runs_and_devices_stays_small_and_says_what_is_left_out()
 def test_of_very_many_devices_the_worst_off_are_kept() -> None:
     one = lively(DEVICES + 500, evaluations=3)
     accuracy = one.final.consensus.per_device
-    run = content(summary.groups([one]))["runs"][0]
+    run = content(groups([one]))["runs"][0]
     assert len(run["devices"]) == DEVICES
     worst = sorted(range(len(accuracy)), key=lambda i: accuracy[i])[: DEVICES // 3]
     assert {*worst} <= {*run["devices"]}
@@ -272,7 +276,7 @@ def test_of_very_many_devices_the_worst_off_are_kept() -> None:
 
 
 def test_thinning_keeps_the_ends() -> None:
-    run = content(summary.groups([lively(3, evaluations=1000, every=2)]))["runs"][0]
+    run = content(groups([lively(3, evaluations=1000, every=2)]))["runs"][0]
     assert len(run["rounds"]) == len(run["local"]) == FRAMES
     assert (run["rounds"][0], run["rounds"][-1]) == (0, 1998)
 

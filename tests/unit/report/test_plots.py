@@ -1,4 +1,4 @@
-"""Pictures: that they are written, and show something."""
+"""Pictures are written and show something."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 
 from drdsgd.errors import InputError
 from drdsgd.experiments.config import Experiment
+from drdsgd.experiments.records import find_runs
 from drdsgd.experiments.run import run
-from drdsgd.report import plots, summary
+from drdsgd.report import plots
+from drdsgd.report.groups import Groups, groups
 from drdsgd.topology import graphs
 from tests.support.made import record
 
@@ -20,7 +22,7 @@ SIGNATURES = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-", ".svg": b"<?xml"}
 
 
 @pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> summary.Groups:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Groups:
     """Two algorithms over two seeds; one run was stopped after two evaluations."""
     out = tmp_path_factory.mktemp("runs")
     for algorithm in ("dsgd", "dr-dsgd"):
@@ -34,19 +36,19 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> summary.Groups:
     (stopped / "summary.json").unlink()
     lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_text("".join(lines[:2]))
-    return summary.groups(summary.find_runs([out]))
+    return groups(find_runs([out]))
 
 
 def colours(path: Path) -> int:
-    """How many colours a PNG has; a blank one has one."""
+    """The number of colours in a PNG; a blank one has one."""
     pixels = (255 * np.asarray(matplotlib.image.imread(path))[..., :3]).round().astype(np.int64)
     return len(np.unique(pixels @ [65536, 256, 1]))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg", ".PNG"])
-def test_curves_are_written_whole(groups: summary.Groups, tmp_path: Path, suffix: str) -> None:
+def test_curves_are_written_whole(compared: Groups, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new" / f"curves{suffix}"
-    assert plots.curves(groups, path) == path
+    assert plots.curves(compared, path) == path
     assert path.read_bytes().startswith(SIGNATURES[suffix.lower()])
     assert path.stat().st_size > 5000
     assert list(path.parent.iterdir()) == [path]
@@ -54,9 +56,9 @@ def test_curves_are_written_whole(groups: summary.Groups, tmp_path: Path, suffix
         assert colours(path) > 50
 
 
-def test_curves_of_one_run_and_of_hostile_labels(groups: summary.Groups, tmp_path: Path) -> None:
+def test_curves_of_one_run_and_of_hostile_labels(compared: Groups, tmp_path: Path) -> None:
     label = "$x_{$ <b> _dsgd"
-    assert colours(plots.curves({label: groups["dr-dsgd"][:1]}, tmp_path / "one.png")) > 10
+    assert colours(plots.curves({label: compared["dr-dsgd"][:1]}, tmp_path / "one.png")) > 10
 
 
 def test_the_axis_says_which_samples_were_scored(tmp_path: Path) -> None:
@@ -66,21 +68,19 @@ def test_the_axis_says_which_samples_were_scored(tmp_path: Path) -> None:
         ([kept], "validation accuracy"),
         ([tested, kept], "validation or test accuracy"),
     ):
-        drawn = plots.curves(summary.groups(runs), tmp_path / "curves.svg").read_text()
+        drawn = plots.curves(groups(runs), tmp_path / "curves.svg").read_text()
         assert f"<!-- {label} in % -->" in drawn
 
 
-def test_the_same_data_give_the_same_file(groups: summary.Groups, tmp_path: Path) -> None:
-    first, second = (plots.curves(groups, tmp_path / name).read_bytes() for name in ("a.svg", "b.svg"))
+def test_the_same_data_give_the_same_file(compared: Groups, tmp_path: Path) -> None:
+    first, second = (plots.curves(compared, tmp_path / name).read_bytes() for name in ("a.svg", "b.svg"))
     assert first == second
 
 
 @pytest.mark.parametrize("name", ["curves.gif", "curves"])
-def test_unknown_formats_are_refused_before_anything_is_written(
-    groups: summary.Groups, tmp_path: Path, name: str
-) -> None:
+def test_unknown_formats_are_refused_before_anything_is_written(compared: Groups, tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"\.png, \.pdf or \.svg"):
-        plots.curves(groups, tmp_path / name)
+        plots.curves(compared, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 

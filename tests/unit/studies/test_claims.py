@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from drdsgd.report.summary import Estimate
+from drdsgd.report.statistics import Estimate
 from drdsgd_studies.shared.claims import Verdict, both, despite, less, more, no_price, paired, together, trend
 
 VERDICTS = get_args(Verdict)

@@ -15,7 +15,7 @@ from matplotlib.text import Annotation, Text
 
 from drdsgd.experiments.config import Experiment
 from drdsgd.report import plots
-from drdsgd.report.plots import COLOURS
+from drdsgd.report.palette import COLOURS
 from drdsgd_studies.paper import draw, fair, fig1, fig3, fig4, fig5, table1
 from drdsgd_studies.shared.plan import Comparison, DataName, Group, Settings
 from drdsgd_studies.shared.store import Done, RunRecord

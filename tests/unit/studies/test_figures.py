@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from drdsgd.experiments.config import Experiment
-from drdsgd.report.summary import KINDS
+from drdsgd.report.statistics import KINDS
 from drdsgd_studies.paper import fig1, fig2, fig3, fig4, fig5, pairs, table1
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared.claims import NOT_RUN, Claim

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from drdsgd import report
-from drdsgd.report import summary
 from drdsgd.report.content import content
+from drdsgd.report.palette import COLOURS
+from drdsgd.report.statistics import KINDS, MEASURES
 from drdsgd_studies.paper.parts import PARTS
 from drdsgd_studies.shared import reports
 from drdsgd_studies.shared.plan import Group, Settings
@@ -41,9 +42,9 @@ def test_a_record_says_what_was_kept() -> None:
         found = reports.record(run, Path("here"))
         assert (found.experiment, found.status, found.message) == (run.experiment, run.status, run.message)
         assert [m.round for m in found.metrics] == run.rounds
-        for kind in summary.KINDS:
+        for kind in KINDS:
             assert getattr(found.final, kind).per_device == run.per_device[kind]
-            for measure in summary.MEASURES:
+            for measure in MEASURES:
                 assert [getattr(getattr(m, kind), measure) for m in found.metrics] == run.curves[kind][measure]
         assert [m.consensus_distance for m in found.metrics] == run.consensus_distance
         assert [m.floats_sent for m in found.metrics] == [10 * t for t in run.rounds]  # as they were sent there
@@ -54,7 +55,7 @@ def test_a_run_that_diverged_at_once_has_a_record() -> None:
     run = run_record(experiment(devices=3), ENDS["DSGD"], "diverged")
     first = replace(
         run, rounds=[0], floats_sent=0, train_loss=[1.0], consensus_distance=[0.0],
-        curves={kind: {m: [50.0] for m in summary.MEASURES} for kind in summary.KINDS},
+        curves={kind: {m: [50.0] for m in MEASURES} for kind in KINDS},
     )  # fmt: skip
     assert reports.record(first, Path()).final.floats_sent == 0
 
@@ -117,7 +118,7 @@ def test_of_several_settings_the_first_is_shown_at_first() -> None:
     # a group has one colour in its table and in the plots
     rows = re.findall(r'<th scope="row"><svg.*?stroke="(#\w+)".*?</svg>(.*?)</th>', report.page(*settings))
     assert {label: colour for colour, label in rows} == dict(
-        zip([each["label"] for each in drawn["groups"]], report.COLOURS, strict=False)
+        zip([each["label"] for each in drawn["groups"]], COLOURS, strict=False)
     )
     assert len(set(rows)) == 4
 

@@ -17,7 +17,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments import records
 from drdsgd.experiments import run as running
 from drdsgd.experiments.config import Experiment, load
-from drdsgd.report.summary import KINDS, MEASURES
+from drdsgd.report.statistics import KINDS, MEASURES
 from drdsgd.versions import versions
 from drdsgd_studies.shared.store import RunRecord, Store, diverged, ends, name_of, read_records, run_record
 from tests.support import made
