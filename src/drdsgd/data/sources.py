@@ -28,7 +28,7 @@ from drdsgd.errors import InputError, one_line
 __all__ = [
     "KNOWN", "Available", "Dataset", "Known",
     "available", "cache_folder", "cifar10", "digits", "fashion_mnist", "find", "find_file", "genuine",
-    "parse_cifar", "parse_idx", "state_of", "train_size",
+    "parse_cifar", "parse_idx", "sizes", "state_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -112,18 +112,18 @@ KNOWN: dict[str, Known] = {
 }
 
 _DEBIAN = Path("/usr/share/datasets")  # the folder of Debian's dataset-* packages
-_DIGITS = 1352  # training samples
+_DIGITS = 1352, 445  # training and test samples
 
 
-def train_size(name: str) -> int | None:
-    """The number of training samples in a known data set, without loading it; None for other names.
+def sizes(name: str) -> tuple[int, int] | None:
+    """The numbers of training and test samples in a known data set, without loading it; None for other names.
 
-    >>> train_size("digits"), train_size("cifar10"), train_size("synthetic")
-    (1352, 50000, None)
+    >>> sizes("digits"), sizes("cifar10"), sizes("synthetic")
+    ((1352, 445), (50000, 10000), None)
     """
     if name == "digits":
         return _DIGITS
-    return KNOWN[name].train if name in KNOWN else None
+    return (KNOWN[name].train, KNOWN[name].test) if name in KNOWN else None
 
 
 def cache_folder(name: str) -> Path:

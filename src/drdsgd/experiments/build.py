@@ -28,8 +28,6 @@ from drdsgd.topology.mixing import Mixing
 
 __all__ = ["dealt", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model", "with_random_labels"]
 
-_DIGITS = (1352, 445)  # training and test samples of `sources.digits`, which is slow to load
-
 
 def make_graph(e: Experiment) -> nx.Graph:
     """The experiment's graph: of a kind, drawn from the seed if it is random, or from a file."""
@@ -45,10 +43,9 @@ def make_graph(e: Experiment) -> nx.Graph:
 
 def _check_devices(e: Experiment) -> None:
     """Refuse more devices than the samples of a data set that is dealt to devices can serve."""
-    sizes = {"digits": _DIGITS, **{name: (known.train, known.test) for name, known in sources.KNOWN.items()}}
-    if e.dataset not in sizes:
+    if (sizes := sources.sizes(e.dataset)) is None:
         return
-    train, test = sizes[e.dataset]
+    train, test = sizes
     # a device needs a sample to train on, and one to be evaluated on
     most, why = min(train, test), f"{train} training and {test} test samples"
     if e.validation is not None:

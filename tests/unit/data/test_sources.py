@@ -306,11 +306,10 @@ def test_digits_are_split_three_to_one_in_every_class() -> None:
     assert a.x_train.dtype == torch.uint8 and int(a.x_train.max()) == a.unit == 16
 
 
-def test_the_number_of_training_samples_is_known_without_loading() -> None:
-    assert sources.train_size("digits") == len(sources.digits().y_train)
-    for known in sources.KNOWN.values():
-        assert sources.train_size(known.name) == known.train
-    assert sources.train_size("my/folder") is None
+def test_the_numbers_of_samples_are_known_without_loading() -> None:
+    digits = sources.digits()
+    assert sources.sizes("digits") == (len(digits.y_train), len(digits.y_test))
+    assert sources.sizes("my/folder") is None
 
 
 def test_digits_are_all_there_once() -> None:
