@@ -30,15 +30,6 @@ from drdsgd.baselines.rfa import rfa
 from drdsgd.baselines.server import Clients, ServerAlgorithm, make_server_round
 
 __all__ = [
-    "Clients",
-    "ServerAlgorithm",
-    "afl",
-    "ditto",
-    "drfa",
-    "fed_avg",
-    "fed_robust",
-    "fed_term",
-    "make_server_round",
-    "q_fed_avg",
-    "rfa",
-]
+    "Clients", "ServerAlgorithm", "afl", "ditto", "drfa", "fed_avg", "fed_robust", "fed_term", "make_server_round",
+    "q_fed_avg", "rfa",
+]  # fmt: skip

@@ -23,20 +23,9 @@ from drdsgd.errors import InputError, one_line
 from drdsgd.random import one_generator
 
 __all__ = [
-    "Backward",
-    "Execution",
-    "Forward",
-    "Gradient",
-    "Loss",
-    "check_loss",
-    "check_numbers",
-    "choose_execution",
-    "choose_features",
-    "choose_memory_format",
-    "loss_name",
-    "make_forward",
-    "predict",
-]
+    "Backward", "Execution", "Forward", "Gradient", "Loss", "check_loss", "check_numbers", "choose_execution",
+    "choose_features", "choose_memory_format", "loss_name", "make_forward", "predict",
+]  # fmt: skip
 
 # outputs [B, ...] and targets [B, ...] of one device -> its loss, one number, the mean over the batch
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -46,23 +46,9 @@ if TYPE_CHECKING:
     from drdsgd.topology.mixing import Mixing
 
 __all__ = [
-    "NEWEST",
-    "LocalDevices",
-    "Objective",
-    "ObjectiveState",
-    "Weights",
-    "ad_gda",
-    "capped",
-    "chi2_dro",
-    "clipped",
-    "erm",
-    "kl_ball",
-    "kl_dro",
-    "project_on_simplex",
-    "q_ffl",
-    "smoothed",
-    "term",
-]
+    "NEWEST", "LocalDevices", "Objective", "ObjectiveState", "Weights", "ad_gda", "capped", "chi2_dro", "clipped",
+    "erm", "kl_ball", "kl_dro", "project_on_simplex", "q_ffl", "smoothed", "term",
+]  # fmt: skip
 
 ObjectiveState = dict[str, Tensor]
 Weights = Literal["as-written", "without-mu", "normalized"]

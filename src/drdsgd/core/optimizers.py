@@ -41,21 +41,9 @@ if TYPE_CHECKING:
     from drdsgd.core.gradients import Gradient
 
 __all__ = [
-    "Exchange",
-    "GossipOptimizer",
-    "OptimizerState",
-    "as_they_are",
-    "choco",
-    "compressed",
-    "d2",
-    "dsgd",
-    "exact_diffusion",
-    "gradient_tracking",
-    "gt_adam",
-    "momentum",
-    "push",
-    "quasi_global_momentum",
-]
+    "Exchange", "GossipOptimizer", "OptimizerState", "as_they_are", "choco", "compressed", "d2", "dsgd",
+    "exact_diffusion", "gradient_tracking", "gt_adam", "momentum", "push", "quasi_global_momentum",
+]  # fmt: skip
 
 OptimizerState = dict[str, Tensor]
 

@@ -25,20 +25,9 @@ from drdsgd.errors import InputError, whole
 from drdsgd.topology import files
 
 __all__ = [
-    "check",
-    "complete",
-    "directed_erdos_renyi",
-    "directed_ring",
-    "erdos_renyi",
-    "from_file",
-    "geometric",
-    "grid",
-    "layout",
-    "random_regular",
-    "ring",
-    "star",
-    "torus",
-]
+    "check", "complete", "directed_erdos_renyi", "directed_ring", "erdos_renyi", "from_file", "geometric", "grid",
+    "layout", "random_regular", "ring", "star", "torus",
+]  # fmt: skip
 
 Positions = dict[int, tuple[float, float]]
 

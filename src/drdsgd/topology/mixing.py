@@ -34,25 +34,10 @@ from drdsgd.topology.matchings import MatchaPlan, edges_of, greedy_matching, mat
 from drdsgd.topology.spectrum import least_eigenvalue, rho, rho_over_time
 
 __all__ = [
-    "MatchaPlan",
-    "Mixing",
-    "check_matrix",
-    "constant",
-    "dropouts",
-    "least_eigenvalue",
-    "link_failures",
-    "local_steps",
-    "matcha",
-    "matcha_plan",
-    "matchings",
-    "metropolis",
-    "metropolis_matrix",
-    "one_peer_exponential",
-    "push_sum",
-    "repeated",
-    "rho",
-    "rho_over_time",
-]
+    "MatchaPlan", "Mixing", "check_matrix", "constant", "dropouts", "least_eigenvalue", "link_failures", "local_steps",
+    "matcha", "matcha_plan", "matchings", "metropolis", "metropolis_matrix", "one_peer_exponential", "push_sum",
+    "repeated", "rho", "rho_over_time",
+]  # fmt: skip
 
 # W is built in float64: a row sum further from one than this is an error, not rounding
 TOLERANCE = 1e-9
