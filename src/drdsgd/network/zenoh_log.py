@@ -79,6 +79,7 @@ def reading(log: Log) -> Iterator[None]:
         thread = threading.Thread(target=read, args=(source,), daemon=True)
         thread.start()
         try:
+            os.environ.pop("RUST_LOG", None)  # else it would count instead of LEVELS, and hide who was kept out
             zenoh.init_log_from_env_or(LEVELS)
             yield
         finally:

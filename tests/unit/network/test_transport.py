@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
         [sys.executable, "-m", "drdsgd", "node", str(folder / "device-0"), "--threads", "1"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "RUST_LOG": "off"},  # whatever a host sets for other programs, refusals are seen
     )
     try:
         found = Victim(folder)
