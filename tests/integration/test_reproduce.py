@@ -184,6 +184,17 @@ def _settings(name: str) -> list[str]:
     return [f", {c.name}" for c in found] if len(found) > 1 else [""]
 
 
+def test_measurements_with_the_lemmas_old_number_are_taken(everything: Path, tmp_path: Path) -> None:
+    shutil.copytree(everything, tmp_path / "out")
+    file = tmp_path / "out" / "theory" / "results.json"
+    text = file.read_text()
+    assert '"lemma 3"' in text
+    file.write_text(text.replace('"lemma 3"', '"lemma 2"'))
+    assert drdsgd("reproduce", "theory", *QUICK, "--only-known", "--out", tmp_path / "out").status == 0
+    for name in ("measurements.csv", "verdicts.json"):
+        assert (tmp_path / "out/theory" / name).read_text() == (everything / "theory" / name).read_text()
+
+
 def test_every_part_has_a_report_but_theory(everything: Path) -> None:
     assert {path.parent.name for path in everything.rglob("report.html")} == {*PARTS}
 

@@ -16,6 +16,7 @@ from drdsgd.engines.local import SingleProcess
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import numerics_of
+from drdsgd.topology.spectrum import rho_over_time
 from drdsgd.training.loop import trajectory
 
 FILE = Path(__file__).with_name("golden.json")
@@ -26,10 +27,15 @@ _ROBUST = {"algorithm": "dr-dsgd", "weights": "normalized", "mu": 0.5}
 RUNS: dict[str, dict[str, Any]] = {
     "training": {"graph": "erdos-renyi", "p": 0.6, "dataset": "digits", "model": "logistic", "weight_decay": 0.01},
     "training, dirichlet": {"dataset": "digits", "model": "mlp:6", "partition": "dirichlet", "scaling": "standard"},
+    "training, validation": {"dataset": "digits", "model": "logistic", "validation": 0.3, "eta_schedule": "linear"},
+    "training, iid": {"dataset": "digits", "model": "logistic", "partition": "iid", "eta_schedule": "warmup:0.5"},
+    "training, complete": {"graph": "complete", "random_labels": 2, "reference": "uniform", "eta_schedule": "cosine"},
+    "training, geometric": {"graph": "geometric", "devices": 8, "eta_schedule": "exponential:0.9"},
     **{
         f"objective {name}": {"objective": name}
         for name in ("erm", "kl-dro", "kl-ball", "chi2-dro", "term", "q-ffl", "ad-gda")
     },
+    "objective kl-dro, without mu": {"algorithm": "dr-dsgd", "weights": "without-mu"},
     "objective kl-dro, normalized": {**_ROBUST, "mu_schedule": "linear:0.1"},
     "loss-clip": {**_ROBUST, "loss_clip": 1.5},
     "loss-smoothing": {**_ROBUST, "loss_smoothing": 0.3},
@@ -55,6 +61,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "kernel batched": {"dataset": "digits", "model": "cnn", "execution": "batched"},
     "kernel loop": {"model": "mlp:6,4", "execution": "loop"},
     "kernel mixing": {"graph": "grid", "devices": 6, "link_failures": 0.3, "gossip_steps": 2},
+    "kernel mixing, matchings": {"graph": "grid", "devices": 6, "mixing": "matchings", "dropouts": 0.2},
+    "kernel mixing, one peer": {"graph": "complete", "mixing": "one-peer-exponential", "local_steps": 2},
     "kernel mixing, matcha": {"graph": "erdos-renyi", "p": 0.6, "mixing": "matcha:0.5"},
 }  # fmt: skip
 
@@ -83,12 +91,18 @@ def results(name: str) -> dict[str, float]:
     sums = theta @ torch.arange(theta.shape[1], dtype=theta.dtype).cos()
     found = {f"device {i}": float(value) for i, value in enumerate(sums)}
     found |= {"train loss": metrics.train_loss, "weight": metrics.weights[0], "floats sent": metrics.floats_sent}
+    found |= {"consensus distance": metrics.consensus_distance, "rho": rho_over_time(mixing)}
+    for kind in ("consensus", "local"):
+        for measure in ("average", "worst", "worst10", "stdev"):
+            found[f"{kind} {measure}"] = getattr(getattr(metrics, kind), measure)
     return {name: float(f"{value:.10g}") for name, value in found.items()}
 
 
 def same(one: dict[str, float], other: dict[str, float]) -> bool:
     """Whether results are the same up to what processors may differ in."""
-    return one.keys() == other.keys() and all(math.isclose(one[name], other[name], rel_tol=1e-8) for name in one)
+    return one.keys() == other.keys() and all(
+        math.isclose(one[name], other[name], rel_tol=1e-8, abs_tol=1e-20) for name in one
+    )
 
 
 def complaint(name: str, stored: dict[str, Any] | None, now: dict[str, float]) -> str:

@@ -87,7 +87,8 @@ def _status(arguments: Sequence[str] | None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return _say(2, f"not enough memory ({error}); use a smaller --batch-size, --model or number of --devices")
+        why = f" ({error})" if str(error) else ""
+        return _say(2, f"not enough memory{why}; use fewer --devices, or a smaller --batch-size or --model")
 
 
 def _say(status: int, message: str) -> int:

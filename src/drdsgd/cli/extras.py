@@ -49,7 +49,7 @@ def reproduce(
         typer.Option("--records", help="folder with records of finished runs to reuse; default docs/results"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="check the whole pipeline on the embedded data, in a minute or two")
+        bool, typer.Option("--quick", help="check the whole pipeline on the embedded data, in under a minute")
     ] = False,
     only_known: Annotated[
         bool, typer.Option("--only-known", help="run nothing; draw and judge the finished runs")

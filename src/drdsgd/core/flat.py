@@ -7,8 +7,10 @@ line each. One parameter of all n models is a view into theta, without a copy.
 from __future__ import annotations
 
 import copy
+import random
 import threading
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -124,9 +126,11 @@ class Flat:
                     f"the model {name} does not take the data (one sample is {tuple(x.shape[1:])}): {one_line(error)}"
                 ) from error
 
-        state = _generator_state(self.device)
-        output = outputs(x)
-        drew = not torch.equal(_generator_state(self.device), state)
+        def draws(samples: Tensor) -> tuple[Tensor, bool]:
+            before = _generator_states(self.module, self.device)
+            return outputs(samples), _generator_states(self.module, self.device) != before
+
+        output, drew = draws(x)
         for key, before in self.module.named_buffers():
             if not torch.equal(before, buffers[key]):
                 layer = key.rpartition(".")[0]
@@ -141,8 +145,9 @@ class Flat:
                 f"the model {name} must give scores [{len(x)}, {classes}] for {len(x)} samples and {classes} classes: "
                 f"its output has shape {list(output.shape)}"
             )
-        # outputs that differ come from a generator that is not torch's
-        if drew or not torch.equal(output.nan_to_num(), outputs(x).nan_to_num()):
+        # outputs that differ come from a generator that is none of these
+        again, drew_again = draws(x)  # what another thread draws from a shared generator meanwhile does not repeat
+        if (drew and drew_again) or not torch.equal(output.nan_to_num(), again.nan_to_num()):
             raise InputError(
                 f"the model {name} is random (Dropout?), so runs could not be repeated or resumed exactly; "
                 "remove the layer that draws random numbers"
@@ -156,7 +161,12 @@ class Flat:
         return output
 
 
-def _generator_state(device: torch.device) -> Tensor:
-    """The state of the torch generators that a model on this device draws from."""
-    cpu = torch.get_rng_state()
-    return torch.cat([cpu, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else cpu
+def _generator_states(module: nn.Module, device: torch.device) -> list[object]:
+    """The states of the generators that a model may draw from: torch's, Python's, numpy's, and its modules' own."""
+    own = [value for one in module.modules() for value in vars(one).values() if isinstance(value, torch.Generator)]
+    tensors = [torch.get_rng_state(), *(generator.get_state() for generator in own)]
+    if device.type == "cuda":
+        tensors.append(torch.cuda.get_rng_state(device))
+    numpys = np.random.get_state(legacy=False)
+    of_numpy = (numpys["state"]["key"].tobytes(), numpys["state"]["pos"], numpys["has_gauss"])
+    return [*(tensor.numpy().tobytes() for tensor in tensors), random.getstate(), of_numpy]

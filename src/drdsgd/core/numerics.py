@@ -11,7 +11,7 @@ __all__ = ["NUMERICS"]
 
 # To change the results of a part on purpose: raise its number, then run `python -m tests.laws.golden`.
 NUMERICS: dict[str, int] = {
-    # what all runs share: graphs, data, batches, the initial model, the round
+    # what all runs share: graphs, data, batches, schedules, the initial model, the round, the evaluation
     "training": 1,
     "objective erm": 1,
     "objective kl-dro": 1,

@@ -73,7 +73,7 @@ def product(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
 
     def weighted_sums(x: Tensor) -> Tensor:
         # Torch's fastest sparse product: a row of W is a "bag" of neighbours. A CSR tensor was measured to take
-        # 1.3 times as long (benchmarks/where_time_goes.py).
+        # 1.3 times as long (drdsgd_benchmarks.where_time_goes).
         return nn.functional.embedding_bag(
             columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
         )

@@ -148,7 +148,10 @@ def _of_record(file: Path, name: str | None) -> dict[str, Any]:
                     return dict(record["config"])
     except (ValueError, KeyError, TypeError, EOFError, lzma.LZMAError) as error:
         raise InputError(f"{file} is not the record of a run: {one_line(error)}") from None
-    raise InputError(f"{file} has no record '{name}': write {file}:NAME, with a name from the column run of a CSV file")
+    raise InputError(
+        f"{file} has no record '{name}': write {file}:NAME, with a name from the column run of fig1/curves.csv or "
+        "another CSV file"
+    )
 
 
 # whether a field has an effect together with these other fields

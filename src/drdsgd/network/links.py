@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Condition
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from drdsgd.network.mailbox import BAD_MESSAGES, Key, Mailbox
 from drdsgd.network.messages import KIND_AT, START_BYTES, Header, Kind, Refused, Unlike, pack, unpack, values
 
 __all__ = ["BEHIND", "Links", "Log"]
+
+A = TypeVar("A")
 
 # a device that is more than this many rounds behind a neighbour continues at the neighbour's round,
 BEHIND = 3
@@ -230,8 +232,7 @@ class Links:
         def missing() -> list[str]:
             return [box.name for box in self.boxes.values() if not box.introduced and not box.cut]
 
-        self._greet_until(lambda: not missing(), seconds)
-        return missing()
+        return self._greet_until(missing, lambda names: not names, seconds)
 
     def furthest(self, *, sure: bool = False) -> int:
         """The latest round that a neighbour has reached, -1 if none is known.
@@ -263,18 +264,20 @@ class Links:
             models = [box.newest for box in self.boxes.values() if box.newest is not None]
             return max(models, key=lambda one: one[0], default=None)
 
-        self._greet_until(lambda: self.furthest() < least or (newest() or (-1,))[0] >= least, seconds)
-        return newest()
+        def enough(found: tuple[int, Tensor] | None) -> bool:
+            return self.furthest() < least or (found is not None and found[0] >= least)
 
-    def _greet_until(self, done: Callable[[], bool], seconds: float) -> None:
-        """Wait until `done`, for at most `seconds`, and repeat hellos that may have been lost."""
+        return self._greet_until(newest, enough, seconds)
+
+    def _greet_until(self, look: Callable[[], A], enough: Callable[[A], bool], seconds: float) -> A:
+        """What `look` finds, when it is enough or after `seconds`; repeats hellos that may have been lost."""
         until = time.monotonic() + seconds
         while True:
             self._greet_again()
             with self._changed:
-                left = until - time.monotonic()
-                if done() or left <= 0 or self._stopping():
-                    return
+                found, left = look(), until - time.monotonic()
+                if enough(found) or left <= 0 or self._stopping():
+                    return found
                 self._changed.wait(min(left, LOOK))
 
     def exchange(self, t: int, k: int, x: Tensor, peers: Iterable[int]) -> dict[int, Tensor]:

@@ -1,4 +1,5 @@
 'use strict';
+// One long file: the report is one page without requests, and its script is copied into it as it is.
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const {groups, runs, pairs} = data;

@@ -268,15 +268,15 @@ def _lengths(run: RunRecord) -> dict[str, tuple[Sequence[float], int]]:
 def differences(versions: Mapping[str, str], numerics: Mapping[str, int], here: Mapping[str, int]) -> list[str]:
     """How versions and numerics differ from the installed versions and from the numerics here; empty if they agree.
 
-    Without numerics all are 1.
+    A part that numerics do not name is 1.
 
     >>> differences(versions(), {}, {"optimizer dsgd": 1}), differences(versions(), {}, {"optimizer dsgd": 2})
     ([], ['numerics of optimizer dsgd 1 there, 2 here'])
     """
     return _other_versions(versions) + [
-        f"numerics of {part} {there} there, {now} here"
-        for part, (there, now) in _pairs(numerics or dict.fromkeys(here, 1), here).items()
-        if there != now
+        f"numerics of {part} {numerics.get(part, 1)} there, {now} here"
+        for part, now in here.items()
+        if numerics.get(part, 1) != now
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -73,22 +74,31 @@ def test_outputs_must_be_scores(output: Callable[[Tensor], object], says: str) -
         Flat(Wrong(2, 3)).check(torch.randn(6, 2), classes=3)
 
 
+COINS: dict[str, Callable[[Any], float]] = {
+    "torch's": lambda model: float(torch.rand(())),
+    "Python's": lambda model: random.random(),
+    "numpy's": lambda model: float(np.random.rand()),
+    "its own": lambda model: float(torch.rand((), generator=model.own)),
+}
+
+
 class Coin(nn.Linear):
     """Flips the sign of its whole batch by one coin; with `idle` the coin has no effect."""
 
-    idle = False
+    idle, kind, own = False, "torch's", torch.Generator()
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = torch.rand(()) < 0.5
+        heads = COINS[self.kind](self) < 0.5
         return -super().forward(x) if heads and not self.idle else super().forward(x)
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("idle", [False, True])
-def test_a_model_that_draws_is_refused_whatever_it_draws(idle: bool, seed: int) -> None:
+@pytest.mark.parametrize("kind", COINS)
+def test_a_model_that_draws_is_refused_whatever_it_draws(kind: str, idle: bool, seed: int) -> None:
     torch.manual_seed(seed)
     model, x = Coin(2, 3), torch.randn(4, 2)
-    model.idle = idle
+    model.idle, model.kind, model.own = idle, kind, torch.Generator().manual_seed(seed)
     with pytest.raises(InputError, match="remove the layer that draws random numbers"):
         Flat(model).check(x)
 

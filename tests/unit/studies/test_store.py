@@ -81,7 +81,7 @@ def test_other_versions_are_not_taken(folder: Path, tmp_path: Path, name: str, v
 
 def test_a_record_of_other_numerics_is_not_taken(folder: Path, tmp_path: Path) -> None:
     run = run_record(records.read(folder))
-    for name, numerics in {"one": run.numerics, "none": {}}.items():  # a record without numerics has 1
+    for name, numerics in {"one": run.numerics, "none": {}, "older": {"training": 1}}.items():  # what is not named is 1
         Store(tmp_path / name).keep(replace(run, numerics=numerics))
         assert E in Store(tmp_path / name).runs
         with patch.dict(NUMERICS, {"optimizer gt-adam": 2}):  # which the run does not use
