@@ -57,7 +57,6 @@ class Network:
     rho: float
     data_sha256: str
     names: list[str] = field(default_factory=list)
-    numerics: dict[str, int] = field(default_factory=dict)  # empty in older runs, which have numerics 1
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class Folder:
     def start(self, e: Experiment, network: Network) -> None:
         """Write the experiment and its network, before the first round."""
         write_text(self.config, e.to_toml())
-        write_text(self.network, json.dumps({**network.__dict__, "numerics": numerics_of(e)}))
+        write_text(self.network, json.dumps(network.__dict__))
 
     def append(self, metrics: Metrics) -> None:
         """Append a line to metrics.jsonl and sync it to disk, because the next checkpoint relies on it."""
@@ -173,7 +172,7 @@ class Folder:
             "status": status,
             "message": message,
             "versions": versions(),
-            "numerics": read_network(self.network).numerics,  # those that the run began with
+            "numerics": numerics_of(read_config(self.config)),
             "final": metrics[-1].to_json() if metrics else None,
         }
         write_text(self.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")

@@ -7,13 +7,11 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drdsgd.core.numerics import NUMERICS
 from drdsgd.errors import InputError
 from drdsgd.experiments import records
 from drdsgd.experiments.build import make_data, make_graph
@@ -238,14 +236,3 @@ def test_no_run_is_an_error_that_names_the_path(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=re.escape(str(path))) as error:
             records.find_runs([path])
         assert "\n" not in str(error.value)
-
-
-def test_a_run_has_the_numerics_that_it_began_with(spoilt: Path) -> None:
-    """A run that is resumed after a number was raised is not taken for a run of the new numerics."""
-    folder = Folder(spoilt)
-    begun = records.read(spoilt).numerics
-    assert begun == records.numerics_of(records.read(spoilt).experiment) and set(begun.values()) == {1}
-    folder.summary.unlink()
-    with patch.dict(NUMERICS, dict.fromkeys(NUMERICS, 2)):
-        folder.finish("finished", "")
-    assert records.read(spoilt).numerics == begun
