@@ -44,7 +44,7 @@ OVER, LOOK_EVERY = 30.0, 0.2
 # no time estimate is shown before this many seconds of work and this part of it; a long run needs only the seconds of
 # `OVER`, which pass long before that part
 WORKED_FIRST, DONE_FIRST = 2.0, 0.1
-# columns: at most so many that lines stay intact when a wide terminal is made narrower; and the least that has room
+# columns: few enough that lines stay intact when a wide terminal is made narrower; and the least that has room
 # for curves
 WIDEST, ROOMY = 76, 56
 

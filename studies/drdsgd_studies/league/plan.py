@@ -58,7 +58,7 @@ AGAIN = (1.0, 0.5, 2.0)
 # must end, else it failed: one whose units are all dead ends at log 10, a little below its first loss
 SHORTER, LEARNT = 3, 0.9
 SOON = "rounds to 50 %"
-# our method in a hurry, for the goal of rounds to 50 %: how many times fewer rounds, and the settings that were fastest
+# our method in few rounds, for the goal of rounds to 50 %: how many times fewer rounds, and the settings that were fastest
 # on validation data with seeds that appear nowhere else
 SPRINT, HURRIED = 5, {"mu": 1.0, "gossip_steps": 2}
 # the nearest to our method at equal floats, compared again with seeds that chose nothing
@@ -281,7 +281,7 @@ def at_equal_floats(one: Place, here: Mapping[str, Place], done: Done) -> Again 
 
 
 def sprint(one: Place, done: Done) -> Again | None:
-    """Our method in a hurry, with step sizes that decay to zero in fewer rounds; None before it is tuned."""
+    """Our method in few rounds, with step sizes that decay to zero in fewer rounds; None before it is tuned."""
     if one.tuned is None:
         return None
     usual = at_equal_rounds(one).example  # evaluated as often, because that decides which round is the first
