@@ -58,8 +58,8 @@ AGAIN = (1.0, 0.5, 2.0)
 # must end, else it failed: one whose units are all dead ends at log 10, a little below its first loss
 SHORTER, LEARNT = 3, 0.9
 SOON = "rounds to 50 %"
-# our method in few rounds, for the goal of rounds to 50 %: how many times fewer rounds, and the settings that were fastest
-# on validation data with seeds that appear nowhere else
+# our method in few rounds, for the goal of rounds to 50 %: how many times fewer rounds, and the settings that were
+# fastest on validation data with seeds that appear nowhere else
 SPRINT, HURRIED = 5, {"mu": 1.0, "gossip_steps": 2}
 # the nearest to our method at equal floats, compared again with seeds that chose nothing
 NEAREST = ("QG-DSGDm, 4 bits", "QG-DSGDm, 4 bits, averaged twice", PLAIN, "DR-QGM")
