@@ -2,9 +2,9 @@
 
 A message between two processes on one machine is copied through a socket. This was measured to take 1.4 to 6.7 times
 as long as a copy in memory, and makes a whole round of the paper's MLP on two ranks 1.1 to 1.2 times as long
-(`drdsgd_benchmarks.post`, seven and four runs). So a process writes the rows for a neighbour on its machine into one of two
-shared buffers, in turn, and sends only a notice. The neighbour sends a notice back when it is done with the buffer. The
-memory has no name in any folder (`memfd`), and disappears with the last process that uses it.
+(`drdsgd_benchmarks.post`, seven and four runs). So a process writes the rows for a neighbour on its machine into one of
+two shared buffers, in turn, and sends only a notice. The neighbour sends a notice back when it is done with the buffer.
+The memory has no name in any folder (`memfd`), and disappears with the last process that uses it.
 """
 
 from __future__ import annotations
