@@ -4,19 +4,72 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from numbers import Integral
 
 __all__ = [
     "Died", "Diverged", "InUse", "InputError", "Interrupted",
-    "not_negative", "one_line", "out_of_memory", "positive", "unknown", "whole",
+    "named", "not_negative", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
 ]  # fmt: skip
 
+# how `named` marks an argument in a message: start, name, separator, value (in quotes if it is a text), end
+_NAMED = re.compile("\x02(\\w+)(?:\x1f([^\x03]*))?\x03")
 
-class InputError(ValueError):
-    """A user's mistake: one line that names the argument, the value and the fix.
 
-    The command line prints the line and exits with status 2. In Python it is a `ValueError`.
+def named(argument: str, value: object = None) -> str:
+    """An argument in the message of an error, with its value: `mu=3` in Python, `--mu 3` on the command line.
+
+    >>> print(InputError(f"{named('weight_cap', 0)}: must be positive; leave out {named('mu')}"))
+    weight_cap=0: must be positive; leave out mu
+    """
+    return f"\x02{argument}\x03" if value is None else f"\x02{argument}\x1f{value!r}\x03"
+
+
+def option(argument: str) -> str:
+    """An argument's option on the command line.
+
+    >>> option("batch_size")
+    '--batch-size'
+    """
+    return "--" + argument.replace("_", "-")
+
+
+class _Message:
+    """One line in which arguments are marked; the library and the command line spell them differently."""
+
+    args: tuple[object, ...]
+
+    @property
+    def marked(self) -> str:
+        """The message with its marks, to be quoted in the message of another error."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return _NAMED.sub(lambda found: found[1] if found[2] is None else f"{found[1]}={found[2]}", self.marked)
+
+    @property
+    def on_command_line(self) -> str:
+        """The message with options instead of arguments.
+
+        >>> InputError(f"{named('graph', 'rign')}: unknown; give {named('loss_clip')}").on_command_line
+        '--graph rign: unknown; give --loss-clip'
+        """
+        return _NAMED.sub(lambda found: option(found[1]) + _bare(found[2]), self.marked)
+
+
+def _bare(value: str | None) -> str:
+    """A value as it is typed in a shell: a text without its quotes."""
+    if value is None:
+        return ""
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return f" {value[1:-1] if quoted else value}"
+
+
+class InputError(_Message, ValueError):
+    """A user's mistake: one line that names the argument (`named`), the value and the fix.
+
+    The command line prints the line with its options and exits with status 2. In Python it is a `ValueError`.
     """
 
 
@@ -24,7 +77,7 @@ class InUse(InputError):
     """Another process is using the run folder."""
 
 
-class Diverged(ArithmeticError):
+class Diverged(_Message, ArithmeticError):
     """A loss or a model is no longer finite: one line that names the round, the device, the loss and the fixes."""
 
     def __init__(self, message: str, *, round: int, device: int) -> None:

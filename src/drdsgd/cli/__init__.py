@@ -73,8 +73,10 @@ def _status(arguments: Sequence[str] | None) -> int:
         # typer's own error report has many lines; its message is empty where it has already shown the help
         return _say(2, error.format_message())
     except InputError as error:
-        return _say(2, str(error))
-    except (Diverged, Died) as error:
+        return _say(2, error.on_command_line)
+    except Diverged as error:
+        return _say(1, error.on_command_line)
+    except Died as error:
         return _say(1, str(error))
     except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
         return _say(130, str(error) or "interrupted")
