@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from drdsgd.baselines.server import Clients, ServerAlgorithm, after_dual_step, settings, with_dual
+from drdsgd.baselines.server import Clients, ServerAlgorithm, after_dual_step, server, with_dual
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import Schedule, schedule_of
+from drdsgd.options import DualEta, Eta, paper_step
 
 __all__ = ["afl"]
 
 
-def afl(eta: float | Schedule, dual_eta: float | Schedule = 0.01) -> ServerAlgorithm:
+@server(
+    "AFL",
+    "worst mixture of devices, by dual ascent",
+    "2 d + 1",
+    "Mohri, Sivek and Suresh, ICML 2019",
+    averaged=True,
+)
+def afl(eta: Eta | Schedule = paper_step, dual_eta: DualEta | Schedule = 0.01) -> ServerAlgorithm:
     """The worst mixture of devices, `min_theta max_lambda sum_i lambda_i f_i` with lambda in the simplex.
 
         theta <- theta - eta sum lambda_i g_i,  lambda <- P(lambda + dual_eta f)
@@ -21,7 +29,7 @@ def afl(eta: float | Schedule, dual_eta: float | Schedule = 0.01) -> ServerAlgor
     >>> afl(eta=0.1).name
     'AFL'
     """
-    schedule, dual_schedule = settings(eta)[0], schedule_of("dual_eta", dual_eta, "0.01 is usual")
+    schedule, dual_schedule = schedule_of("eta", eta), schedule_of("dual_eta", dual_eta)
 
     def round(state: State, clients: Clients) -> tuple[State, Info]:
         dual, devices, t = state.objective["dual"], clients.draw(None), state.t
@@ -32,4 +40,4 @@ def afl(eta: float | Schedule, dual_eta: float | Schedule = 0.01) -> ServerAlgor
         info = clients.info(devices, loss, dual)
         return after_dual_step(state, theta, theta, dual_schedule(t) * loss), info
 
-    return ServerAlgorithm(with_dual, round, lambda state: state.optimizer["average"][0], "AFL")
+    return ServerAlgorithm(with_dual, round, lambda state: state.optimizer["average"][0])

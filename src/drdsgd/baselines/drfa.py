@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import torch
 
-from drdsgd.baselines.server import Clients, ServerAlgorithm, after_dual_step, settings, with_dual
+from drdsgd.baselines.server import Clients, ServerAlgorithm, after_dual_step, server, with_dual
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import Schedule, schedule_of
+from drdsgd.options import Clients as Number
+from drdsgd.options import DualEta, Eta, LocalSteps, paper_step
 from drdsgd.random import Stream
 
 __all__ = ["drfa"]
 
 
+@server(
+    "DRFA",
+    "worst mixture of devices, by dual ascent on sampled devices",
+    "3 d + 2, with local_steps up to 4 d + 2",
+    "Deng, Kamani and Mahdavi, NeurIPS 2020",
+    averaged=True,
+)
 def drfa(
-    eta: float | Schedule,
-    dual_eta: float | Schedule = 0.01,
-    local_steps: int = 1,
-    clients: int | None = None,
+    eta: Eta | Schedule = paper_step,
+    dual_eta: DualEta | Schedule = 0.01,
+    local_steps: LocalSteps | None = None,
+    clients: Number | None = None,
 ) -> ServerAlgorithm:
     """The problem of `afl`, with local steps and with m = `clients` of the devices.
 
@@ -28,10 +37,10 @@ def drfa(
     Y. Deng, M. M. Kamani and M. Mahdavi, "Distributionally Robust Federated Averaging", NeurIPS 2020.
 
     >>> drfa(eta=0.1, local_steps=10, clients=5).name
-    'DRFA'
+    'DRFA with 5 clients'
     """
-    schedule, tau, number = settings(eta, local_steps, clients)
-    dual_schedule = schedule_of("dual_eta", dual_eta, "0.01 is usual")
+    schedule, dual_schedule = schedule_of("eta", eta), schedule_of("dual_eta", dual_eta)
+    tau, number = local_steps or 1, clients
 
     def round(state: State, clients: Clients) -> tuple[State, Info]:
         dual, t = state.objective["dual"], state.t
@@ -52,4 +61,4 @@ def drfa(
         rise = tau * dual_schedule(t) * clients.K / len(asked) * f
         return after_dual_step(state, theta, snapshot, rise), clients.info(devices, loss, weight)
 
-    return ServerAlgorithm(with_dual, round, lambda state: state.optimizer["average"][0], "DRFA")
+    return ServerAlgorithm(with_dual, round, lambda state: state.optimizer["average"][0])

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from drdsgd.baselines.server import Replies, ServerAlgorithm, stateless
+from drdsgd.baselines.server import Replies, ServerAlgorithm, server, stateless
 from drdsgd.core.schedules import Schedule
-from drdsgd.errors import positive, whole
+from drdsgd.options import IN_PYTHON, Clients, Eta, LocalSteps, Option, paper_step
 
 __all__ = ["rfa"]
 
 
+@server(
+    "RFA",
+    "a different problem: corrupted updates, by the geometric median (4 steps)",
+    "10 d + 4",
+    "Pillutla, Kakade and Harchaoui, IEEE TSP 2022",
+)
 def rfa(
-    eta: float | Schedule,
-    iterations: int = 4,
-    nu: float = 1e-6,
-    local_steps: int = 1,
-    clients: int | None = None,
+    eta: Eta | Schedule = paper_step,
+    local_steps: LocalSteps | None = None,
+    clients: Clients | None = None,
+    iterations: Annotated[int, Option("steps towards the median", IN_PYTHON, least=1)] = 4,
+    nu: Annotated[float, Option("least distance from the median", IN_PYTHON, above=0)] = 1e-6,
 ) -> ServerAlgorithm:
     """FedAvg with the geometric median, `min_z sum p_i |z - theta_i|`, instead of the mean. Not the paper's problem.
 
@@ -33,8 +41,6 @@ def rfa(
     >>> rfa(eta=0.1).name
     'RFA'
     """
-    whole("iterations", iterations)
-    positive("nu", nu, "1e-6 is usual")
 
     def combine(replies: Replies) -> tuple[Tensor, Tensor]:
         devices, models, clients = replies.devices, replies.models, replies.clients
@@ -47,4 +53,4 @@ def rfa(
             median = weight @ clients.receive(models)
         return median, weight
 
-    return stateless("RFA", eta, local_steps, clients, combine)
+    return stateless(eta, local_steps, clients, combine)

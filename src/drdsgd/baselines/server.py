@@ -15,18 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from drdsgd.core.composition import Constructor, Setting, with_schedules
 from drdsgd.core.flat import Flat, aligned
 from drdsgd.core.gradients import Execution, Forward, Loss
 from drdsgd.core.objectives import project_on_simplex
 from drdsgd.core.parallel import Each
+from drdsgd.core.parts import Part
 from drdsgd.core.round import Info, Round, State
 from drdsgd.core.schedules import Schedule, schedule_of
 from drdsgd.data.batches import Batches
-from drdsgd.errors import Diverged, InputError, whole
+from drdsgd.errors import Diverged, InputError
+from drdsgd.options import checked, parameters
 from drdsgd.random import Stream, words
 from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Clients", "Replies", "ServerAlgorithm", "make_server_round", "stateless"]
+__all__ = ["SERVERS", "Clients", "Replies", "ServerAlgorithm", "make_server_round", "server", "stateless"]
 
 
 def _together(n: int) -> Sequence[slice]:
@@ -177,9 +180,32 @@ class ServerAlgorithm:
     round: Callable[[State, Clients], tuple[State, Info]]
     common: Callable[[State], Tensor]
     name: str = "your server"
+    eta: str = ""
+    later: Callable[[Setting], ServerAlgorithm] | None = None
+    """makes the same algorithm with nothing left open (see `composition`)"""
 
     def check(self, mixing: Mixing) -> None:
         """Accept every mixing: the graph is not used."""
+
+
+SERVERS: dict[str, Constructor[ServerAlgorithm]] = {}
+
+
+def server(
+    title: str, what: str, sends: str, source: str, *, averaged: bool = False
+) -> Callable[[Callable[..., ServerAlgorithm]], Callable[..., ServerAlgorithm]]:
+    """Enter an algorithm with a server into `SERVERS`, and make its function a constructor with all its options."""
+
+    def decorate(function: Callable[..., ServerAlgorithm]) -> Callable[..., ServerAlgorithm]:
+        name, build = function.__name__.replace("_", "-"), checked(function)
+        part = Part(name, build, what, sends, source, averaged=averaged)
+        made = Constructor(
+            name, title, source, (part,), lambda chosen: build(**chosen), with_schedules(parameters(function))
+        )
+        SERVERS[name] = made
+        return made.function(function.__module__, function.__doc__)
+
+    return decorate
 
 
 def make_server_round(algorithm: ServerAlgorithm, clients: Clients) -> Round:
@@ -200,23 +226,22 @@ class Replies:
 
 
 def stateless(
-    name: str,
     eta: float | Schedule,
-    local_steps: int,
+    local_steps: int | None,
     clients: int | None,
     combine: Callable[[Replies], tuple[Tensor, Tensor]],
 ) -> ServerAlgorithm:
     """A server whose only state is its model: `combine` gives the next model and each device's weight."""
-    schedule, tau, number = settings(eta, local_steps, clients)
+    schedule, number = schedule_of("eta", eta), clients
 
     def round(state: State, clients: Clients) -> tuple[State, Info]:
         devices, server, eta_t = clients.draw(number), state.theta[0], schedule(state.t)
         models = clients.send(server, devices)
-        loss = clients.train(models, devices, clients.steps(tau), eta_t)
+        loss = clients.train(models, devices, clients.steps(local_steps or 1), eta_t)
         theta, weight = combine(Replies(clients, devices, server, models, loss, eta_t))
         return after(state, theta, {}, {}), clients.info(devices, loss, weight)
 
-    return ServerAlgorithm(lambda theta, clients: State(0, theta, {}, {}), round, lambda state: state.theta[0], name)
+    return ServerAlgorithm(lambda theta, clients: State(0, theta, {}, {}), round, lambda state: state.theta[0])
 
 
 def after(state: State, theta: Tensor, objective: dict[str, Tensor], optimizer: dict[str, Tensor]) -> State:
@@ -234,11 +259,3 @@ def after_dual_step(state: State, theta: Tensor, iterate: Tensor, rise: Tensor) 
     dual = project_on_simplex((state.objective["dual"] + rise)[None])[0]
     average = state.optimizer["average"].lerp_(iterate[None], 1 / (state.t + 1))
     return after(state, theta, {"dual": dual}, {"average": average})
-
-
-def settings(
-    eta: float | Schedule, local_steps: int = 1, clients: int | None = None
-) -> tuple[Schedule, int, int | None]:
-    """The checked step sizes, local steps and number of devices that take part."""
-    schedule, tau = schedule_of("eta", eta, "0.01 to 0.5 are usual"), whole("local_steps", local_steps)
-    return schedule, tau, None if clients is None else whole("clients", clients)

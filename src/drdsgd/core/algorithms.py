@@ -1,25 +1,39 @@
-"""Named algorithms: an objective with an optimizer, one line each."""
+"""Named algorithms: an objective with an optimizer, one line each.
+
+dr_gt_adam(mu=1.0)    an `Algorithm`; options that are left out have the defaults that the line below states, or
+                      those of its parts
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from drdsgd.core import optimizers
-from drdsgd.core.objectives import Objective, Weights, erm, kl_dro
-from drdsgd.core.optimizers import GossipOptimizer
-from drdsgd.core.schedules import Schedule, said
+from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.objectives import OBJECTIVES, Objective, protected
+from drdsgd.core.optimizers import OPTIMIZERS, GossipOptimizer
+from drdsgd.core.parts import Part
+from drdsgd.errors import InputError, named
+from drdsgd.options import GossipSteps, LocalSteps, Parameter, WeightDecay, parameters
+from drdsgd.topology import mixing as mixings
 from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Algorithm", "dr_dsgd", "dsgd"]
+__all__ = [
+    "ALGORITHMS", "Algorithm", "ad_gda", "choco_sgd", "compose", "d2", "dr_dsgd", "dr_gt_adam", "dr_qgm", "dsgd",
+    "dsgdm", "exact_diffusion", "gradient_tracking", "gt_adam", "qg_dsgdm", "sgp",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """What to minimise, and how: any objective works with any optimizer.
 
-    `name` and `eta` are texts for messages and the model card.
+    `name` and `eta` are texts for messages and the model card. Devices average with their neighbours `gossip_steps`
+    times in a round, and only in every `local_steps`-th round. `later` makes the same algorithm with nothing left open
+    (see `composition`).
 
-    >>> Algorithm(kl_dro(mu=6), optimizers.dsgd(0.1)).objective.weigh is not None
+    >>> Algorithm(objectives.kl_dro(mu=6), optimizers.dsgd(0.1)).objective.weigh is not None
     True
     """
 
@@ -28,32 +42,133 @@ class Algorithm:
     name: str = "your algorithm"
     weight_decay: float = 0.0
     eta: str = ""
+    local_steps: int | None = None
+    gossip_steps: int | None = None
+    later: Callable[[Setting], Algorithm] | None = None
 
     def check(self, mixing: Mixing) -> None:
         """Refuse a mixing that the optimizer or the objective cannot use."""
         self.optimizer.check(mixing)
         self.objective.check(mixing)
 
-
-def dsgd(eta: float | Schedule) -> Algorithm:
-    """Decentralized SGD (Algorithm 1 of the paper; Lian et al., NeurIPS 2017; Yuan, Ling and Yin, 2016).
-
-    >>> isinstance(dsgd(eta=0.1), Algorithm)
-    True
-    """
-    return Algorithm(erm(), optimizers.dsgd(eta), "DSGD", eta=said(eta))
+    def over(self, mixing: Mixing) -> Mixing:
+        """The mixing with this algorithm's gossip steps and local steps."""
+        if self.gossip_steps is not None:
+            mixing = mixings.repeated(mixing, self.gossip_steps)
+        return mixing if self.local_steps is None else mixings.local_steps(mixing, self.local_steps)
 
 
-def dr_dsgd(
-    eta: float | Schedule, mu: float, loss_clip: float | None = None, weights: Weights = "as-written"
+def composed(
+    objective: Objective,
+    optimizer: GossipOptimizer,
+    weight_decay: WeightDecay | None = None,
+    local_steps: LocalSteps | None = None,
+    gossip_steps: GossipSteps | None = None,
 ) -> Algorithm:
-    """Distributionally robust decentralized SGD (Algorithm 2; Ben Issaid, Elgabli and Bennis, TMLR 2022).
-
-    >>> dr_dsgd(eta=0.1, mu=6.0).name, dr_dsgd(eta=0.1, mu=6.0, weights="normalized").name
-    ('DR-DSGD with mu = 6', 'DR-DSGD with mu = 6, normalized weights')
-    """
-    own = [f"mu = {mu:g}"] + ([] if weights == "as-written" else [f"{weights} weights"])
-    own += [] if loss_clip is None else [f"loss clip = {loss_clip:g}"]
+    """An algorithm from its parts."""
     return Algorithm(
-        kl_dro(mu, loss_clip, weights), optimizers.dsgd(eta), f"DR-DSGD with {', '.join(own)}", eta=said(eta)
+        objective, optimizer, weight_decay=weight_decay or 0.0, local_steps=local_steps, gossip_steps=gossip_steps
     )
+
+
+ALGORITHMS: dict[str, Constructor[Algorithm]] = {}
+SHARED, _PROTECTED = parameters(composed), parameters(protected)
+
+
+def of_objective(part: Part) -> dict[str, Parameter]:
+    """All options of an objective: its own, those of `protected`, and its schedules."""
+    # weights that do not depend on losses need no protection
+    guards = {} if part is OBJECTIVES["erm"] else _PROTECTED
+    guards = {key: one._replace(default=part.own.get(key, one.default)) for key, one in guards.items()}
+    return with_schedules({**part.parameters, **guards})
+
+
+def of_optimizer(part: Part) -> dict[str, Parameter]:
+    """All options of an optimizer: its own, and its schedules."""
+    return with_schedules(part.parameters)
+
+
+def compose(
+    title: str, objective: Part, optimizer: Part, source: str = "", *, name: str = "", named_parts: bool = False,
+    **own: Any,
+) -> Constructor[Algorithm]:  # fmt: skip
+    """The constructor of an objective with an optimizer; `own` are its defaults that differ from those of its parts."""
+    weighs, steps = of_objective(objective), of_optimizer(optimizer)
+    guards = [key for key in _PROTECTED if key in weighs]
+
+    def build(chosen: Mapping[str, Any]) -> Algorithm:
+        def taken(known: Iterable[str]) -> dict[str, Any]:
+            return {key: chosen[key] for key in known}
+
+        weigh = protected(_made(objective, Objective, taken(objective.parameters)), **taken(guards))
+        step = _made(optimizer, GossipOptimizer, taken(optimizer.parameters))
+        # Adam scales its steps, whatever the size of eta
+        if chosen["weight_decay"] is not None and "second_momentum" not in steps:
+            _check_decay(chosen["weight_decay"], chosen.get("eta"))
+        return composed(weigh, step, **taken(SHARED))
+
+    first = {key: steps[key] for key in ("eta",) if key in steps}
+    known = {**first, **weighs, **steps, **SHARED}
+    return Constructor(name, title, source, (objective, optimizer), build, known, own, named_parts)
+
+
+def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
+    """The objective or optimizer of a part, which may be a function from outside."""
+    made = part.make(**options)
+    if not isinstance(made, kind):
+        raise InputError(f"{part.name}: it gave a {type(made).__name__}, not a drdsgd.{kind.__name__}")
+    return made
+
+
+def _check_decay(decay: float, eta: object) -> None:
+    if isinstance(eta, float) and decay * eta >= 1:
+        raise InputError(
+            f"{named('weight_decay', decay)}: times eta {eta:g} it must be below 1, or a step erases the model; "
+            "0.0001 is usual"
+        )
+
+
+def with_parts(algorithm: str, objective: Part | None = None, optimizer: Part | None = None) -> Constructor[Algorithm]:
+    """A named algorithm with another objective or optimizer; its own defaults stay for the options that are left."""
+    made = ALGORITHMS[algorithm]
+    loss, step = objective or made.parts[0], optimizer or made.parts[1]
+    if (loss, step) == made.parts:
+        return made
+    name = f"{loss.name} + {step.name}"
+    return compose(name, loss, step, name=name, named_parts=True, **made.own)
+
+
+def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Callable[..., Algorithm]:
+    loss, step = OBJECTIVES[objective], OPTIMIZERS[optimizer]
+    made = ALGORITHMS[name] = compose(title, loss, step, source, name=name, **own)
+    return made.function(__name__, f"{title}, {objective} with {optimizer}: {loss.what}. {source}.")
+
+
+dsgd = _named("dsgd", "DSGD", "erm", "dsgd", "Lian et al., NeurIPS 2017; Algorithm 1 of the paper")
+dr_dsgd = _named("dr-dsgd", "DR-DSGD", "kl-dro", "dsgd", "Ben Issaid, Elgabli and Bennis, TMLR 2022; Algorithm 2")
+dsgdm = _named("dsgdm", "DSGDm", "erm", "momentum", "Yu, Jin and Yang, ICML 2019")
+qg_dsgdm = _named(
+    "qg-dsgdm", "QG-DSGDm", "erm", "quasi-global-momentum", "Lin, Karimireddy, Stich and Jaggi, ICML 2021"
+)
+gradient_tracking = _named("gradient-tracking", "gradient tracking", "erm", "gradient-tracking", "Pu and Nedic, 2021")
+gt_adam = _named(
+    "gt-adam", "GTAdam", "erm", "gt-adam", "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023"
+)
+d2 = _named("d2", "D2", "erm", "d2", "Tang, Lian, Yan, Zhang and Liu, ICML 2018")
+exact_diffusion = _named(
+    "exact-diffusion", "exact diffusion", "erm", "exact-diffusion", "Yuan, Ying, Zhao and Sayed, 2019"
+)
+choco_sgd = _named("choco-sgd", "CHOCO-SGD", "erm", "choco", "Koloskova, Lin, Stich and Jaggi, ICLR 2020")
+sgp = _named("sgp", "SGP", "erm", "push", "Assran, Loizou, Ballas and Rabbat, ICML 2019")
+ad_gda = _named("ad-gda", "AD-GDA", "ad-gda", "choco", "Zecchin, Kountouris and Gesbert, TMLR 2022")
+# mu decays: while losses are far apart, a small mu would let a few devices make long steps. Two averagings of short
+# messages: weights help only if the models are close to each other
+dr_qgm = _named(
+    "dr-qgm", "DR-QGM", "kl-dro", "quasi-global-momentum", "this project",
+    mu=1.0, mu_schedule="linear:0.1", weights="normalized", loss_smoothing=0.03, weight_cap=3.0,
+    compression="quantize:4", gamma=1.0, gossip_steps=2,
+)  # fmt: skip
+dr_gt_adam = _named(
+    "dr-gt-adam", "DR-GTAdam", "kl-dro", "gt-adam", "this project",
+    mu=0.3, weights="normalized", loss_smoothing=0.1, weight_cap=3.0, compression="quantize:4", gamma=1.0,
+)  # fmt: skip

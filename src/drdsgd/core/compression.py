@@ -21,10 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, named, unknown
 from drdsgd.random import torch_seed
 
-__all__ = ["Compressor", "Parts", "no_compression", "quantized", "random_k", "top_k"]
+__all__ = ["COMPRESSIONS", "Compressor", "Parts", "compressor", "no_compression", "quantized", "random_k", "top_k"]
+
+COMPRESSIONS = ("none", "top", "random", "quantize")
 
 Parts = tuple[Tensor, ...]
 
@@ -35,11 +37,36 @@ BLOCK = 32
 
 @dataclass(frozen=True)
 class Compressor:
-    """`encode(x [n, d], t) -> parts`, `decode(parts, d, t) -> Q(x)`, and its delta for rows of d entries."""
+    """`encode(x [n, d], t) -> parts`, `decode(parts, d, t) -> Q(x)`, its delta for rows of d entries, its spelling."""
 
     encode: Callable[[Tensor, int], Parts]
     decode: Callable[[Parts, int, int], Tensor]
     delta: Callable[[int], float]
+    spelled: str = "your own"
+
+
+def compressor(spelled: str, seed: int = 0) -> Compressor:
+    """A compressor from a text: none, top:PART, random:PART or quantize:BITS.
+
+    >>> compressor("quantize:4").spelled
+    'quantize:4'
+    """
+    kind, _, number = spelled.partition(":")
+    said = named("compression", spelled)
+    if kind not in COMPRESSIONS:
+        raise InputError(f"{said}: {unknown(kind, COMPRESSIONS)}")
+    if kind == "none":
+        if spelled != kind:
+            raise InputError(f"{said}: none takes no number")
+        return no_compression()
+    try:
+        value = float(number)
+        if kind == "quantize":
+            return quantized(int(value) if value == int(value) else -1)
+        return top_k(value) if kind == "top" else random_k(value, seed)
+    except (ValueError, OverflowError) as error:
+        why = error.marked if isinstance(error, InputError) else "write top:0.1, random:0.1 or quantize:4"
+        raise InputError(f"{said}: {why}") from None
 
 
 def no_compression() -> Compressor:
@@ -48,7 +75,7 @@ def no_compression() -> Compressor:
     >>> no_compression().encode(torch.ones(1, 3), 0)
     (tensor([[1., 1., 1.]]),)
     """
-    return Compressor(lambda x, t: (x,), lambda parts, d, t: parts[0], lambda d: 1.0)
+    return Compressor(lambda x, t: (x,), lambda parts, d, t: parts[0], lambda d: 1.0, "none")
 
 
 def top_k(part: float) -> Compressor:
@@ -69,7 +96,7 @@ def top_k(part: float) -> Compressor:
         values, where = parts
         return values.new_zeros(len(values), d).scatter_(1, where.long(), values)
 
-    return Compressor(encode, decode, lambda d: _count(part, d) / d)
+    return Compressor(encode, decode, lambda d: _count(part, d) / d, f"top:{part:g}")
 
 
 def random_k(part: float, seed: int = 0) -> Compressor:
@@ -95,7 +122,7 @@ def random_k(part: float, seed: int = 0) -> Compressor:
         values[:, which(d, t).to(values.device)] = parts[0]
         return values
 
-    return Compressor(encode, decode, lambda d: _count(part, d) / d)
+    return Compressor(encode, decode, lambda d: _count(part, d) / d, f"random:{part:g}")
 
 
 def quantized(bits: int) -> Compressor:
@@ -131,7 +158,7 @@ def quantized(bits: int) -> Compressor:
         values: Tensor = (blocks / levels).mul_(scale[..., None])
         return values.flatten(1)[:, :d].contiguous()
 
-    return Compressor(encode, decode, lambda d: 1 / min(d, BLOCK))
+    return Compressor(encode, decode, lambda d: 1 / min(d, BLOCK), f"quantize:{bits}")
 
 
 def _count(part: float, d: int) -> int:

@@ -33,25 +33,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from drdsgd.core.parts import Part, declare
 from drdsgd.core.schedules import Schedule, schedule_of
-from drdsgd.errors import InputError, not_negative, positive, unknown
+from drdsgd.errors import InputError, named, positive
+from drdsgd.options import (
+    DualEta,
+    DualPenalty,
+    LossClip,
+    LossSmoothing,
+    Mu,
+    Q,
+    Radius,
+    Tilt,
+    WeightCap,
+    Weights,
+    checked,
+    renamed,
+)
 
 if TYPE_CHECKING:
     from drdsgd.core.engine import Mix
     from drdsgd.topology.mixing import Mixing
 
 __all__ = [
-    "NEWEST", "LocalDevices", "Objective", "ObjectiveState", "Weights", "ad_gda", "capped", "chi2_dro", "clipped",
-    "erm", "kl_ball", "kl_dro", "project_on_simplex", "q_ffl", "smoothed", "term",
+    "NEWEST", "OBJECTIVES", "LocalDevices", "Objective", "ObjectiveState", "Weights", "ad_gda", "capped", "chi2_dro",
+    "clipped", "erm", "kl_ball", "kl_dro", "project_on_simplex", "protected", "q_ffl", "smoothed", "term",
 ]  # fmt: skip
 
+OBJECTIVES: dict[str, Part] = {}
 ObjectiveState = dict[str, Tensor]
-Weights = Literal["as-written", "without-mu", "normalized"]
 # losses [n] and the round -> log h of every device
 LogH = Callable[[Tensor, int], Tensor]
 
@@ -91,6 +106,8 @@ class Objective:
     init: Callable[[LocalDevices], ObjectiveState]
     weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
     combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _no_gossip
+    with_cap: Callable[[float], Objective] | None = None
+    """The same objective with weights of at most `weight_cap K p_i`, if a cap changes what it gossips."""
 
     @property
     def gossips(self) -> bool:
@@ -102,11 +119,12 @@ class Objective:
         if self.gossips and not mixing.balanced:
             what, instead = mixing.unbalanced
             raise InputError(
-                f"weights that need other devices' losses are gossiped, and {what} does not keep their "
-                f"mean: use --objective erm, kl-dro with --weights as-written, or {instead}"
+                f"weights that need other devices' losses are gossiped, and {what} does not keep their mean: use "
+                f"{named('objective', 'erm')}, kl-dro with {named('weights', 'as-written')}, or {instead}"
             )
 
 
+@declare(OBJECTIVES, "average risk, sum_i p_i f_i", "", "McMahan et al., AISTATS 2017")
 def erm() -> Objective:
     """Average risk, the objective of DSGD (eq. 1 and 2): `weight_i = K p_i`.
 
@@ -118,11 +136,16 @@ def erm() -> Objective:
     return Objective(_share_only, lambda loss, state, t: state["share"])
 
 
-def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weights = "as-written") -> Objective:
+@declare(
+    OBJECTIVES,
+    "worst mixture of devices, with the penalty mu KL (eq. 6 to 8 of the paper)",
+    "1 if normalized",
+    "Ben Issaid, Elgabli and Bennis, TMLR 2022",
+)
+def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written") -> Objective:
     """The paper's robust objective (eq. 8): `weight_i = K p_i h_i / mu` with `h_i = exp(loss_i / mu)`.
 
-    `mu -> inf` is average risk, `mu -> 0` the worst case; mu may be a schedule, `t -> mu_t`. `loss_clip` bounds the
-    loss inside h (Assumption 4), not the gradient: `h_i = exp(min(loss_i, loss_clip) / mu)`. The weight is one
+    `mu -> inf` is average risk, `mu -> 0` the worst case; mu may be a schedule, `t -> mu_t`. The weight is one
     exponential of `loss / mu - log mu`, so it overflows only if the weight itself is too large for a float.
 
     With `weights="without-mu"` the weights are K p_i h_i. With "normalized" they are K p_i h_i / sum_j p_j h_j, the
@@ -136,23 +159,25 @@ def kl_dro(mu: float | Schedule, loss_clip: float | None = None, weights: Weight
     >>> objective.weigh(torch.tensor([0.0, 2.0]), state, 0)
     tensor([0.5000, 1.3591])
     """
-    mu_at = schedule_of("mu", mu, "the paper uses 2 to 9")
-    if weights not in (known := get_args(Weights)):
-        raise InputError(f"weights is {weights!r}: {unknown(str(weights), known)}")
-
+    mu_at = schedule_of("mu", mu)
     if weights == "normalized":
-        objective = _normalized(lambda loss, t: loss / mu_at(t))
-    else:
+        return _normalized(lambda loss, t: loss / mu_at(t))
 
-        def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
-            log_scale = math.log(mu_at(t)) if weights == "as-written" else 0.0
-            return state["share"] * torch.exp(loss / mu_at(t) - log_scale)
+    def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
+        log_scale = math.log(mu_at(t)) if weights == "as-written" else 0.0
+        return state["share"] * torch.exp(loss / mu_at(t) - log_scale)
 
-        objective = Objective(_share_only, weigh)
-    return objective if loss_clip is None else clipped(objective, loss_clip)
+    return Objective(_share_only, weigh)
 
 
-def term(t: float) -> Objective:
+@declare(
+    OBJECTIVES,
+    "tilted risk, (1/t) log sum_i p_i exp(t f_i): kl-dro with mu = 1 / t, normalized",
+    "1",
+    "Li, Beirami, Sanjabi and Smith, ICLR 2021",
+)
+@renamed(t="tilt")
+def term(tilt: Tilt = 1.0) -> Objective:
     """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 7 with mu = 1 / t, so normalised `kl_dro`.
 
     This is group TERM with devices as groups: T. Li, A. Beirami, M. Sanjabi and V. Smith, "Tilted Empirical Risk
@@ -160,12 +185,18 @@ def term(t: float) -> Objective:
 
     >>> term(-1.0)
     Traceback (most recent call last):
-    drdsgd.errors.InputError: t must be a positive number: -1; 0 is average risk, 1 / t is mu
+    drdsgd.errors.InputError: tilt=-1.0: input should be greater than 0 (the tilt t = 1 / mu)
     """
-    return kl_dro(1 / positive("t", t, "0 is average risk, 1 / t is mu"), weights="normalized")
+    return kl_dro(1 / tilt, weights="normalized")
 
 
-def q_ffl(q: float, normalized: bool = True) -> Objective:
+@declare(
+    OBJECTIVES,
+    "q-fair risk, sum_i p_i f_i^(q+1) / (q+1), normalized",
+    "1",
+    "Li, Sanjabi, Beirami and Smith, ICLR 2020",
+)
+def q_ffl(q: Q = 1.0, normalized: bool = True) -> Objective:
     """q-fair learning, `sum_i p_i f_i^(q+1) / (q+1)`: `weight_i = K p_i f_i^q`, by default over its gossiped mean.
 
     `q = 0` is average risk, `q -> inf` the worst case. T. Li, M. Sanjabi, A. Beirami and V. Smith, "Fair Resource
@@ -175,7 +206,6 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
     >>> objective.weigh(torch.tensor([0.5, 2.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([0.5000, 2.0000])
     """
-    not_negative("q", q, "0 is average risk, 1 to 5 are usual")
 
     def log_h(loss: Tensor, t: int) -> Tensor:
         # a loss of 0 becomes the smallest positive float, because log 0 cannot be averaged
@@ -186,7 +216,14 @@ def q_ffl(q: float, normalized: bool = True) -> Objective:
     return Objective(_share_only, lambda loss, state, t: state["share"] * log_h(loss, t).exp())
 
 
-def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float = 0.05) -> Objective:
+@declare(
+    OBJECTIVES,
+    "worst mixture of devices with KL(lambda | p) <= radius; adapts mu, from 1, at least 0.1 (A.2)",
+    "3",
+    "Ben Issaid, Elgabli and Bennis, TMLR 2022; Hu and Hong, 2013",
+    weight_cap=3.0,
+)
+def kl_ball(radius: Radius = 0.1, mu: float = 1.0, least_mu: float = 0.1, step: float = 0.05) -> Objective:
     """The worst case over all mixtures of devices with `KL(lambda | p) <= radius`; mu adapts during training.
 
     The dual is `min over mu >= least_mu of mu log sum_i p_i h_i + mu radius` (appendix A.2), whose derivative in mu is
@@ -200,13 +237,8 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float =
     >>> objective.init(LocalDevices.all_of(torch.ones(2)))["log_mu"]
     tensor([0., 0.])
     """
-    positive("radius", radius, "log K allows every mixture, 0.1 is mild")
     start, low = (math.log(positive(name, value)) for name, value in (("mu", mu), ("least_mu", least_mu)))
     positive("step", step)
-
-    def init(hosted: LocalDevices) -> ObjectiveState:
-        share = hosted.share
-        return {**_unseen(hosted), "log_mu": torch.full_like(share, start), "divergence": torch.zeros_like(share)}
 
     def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
         return _note(loss / state["log_mu"].exp(), state)
@@ -228,10 +260,23 @@ def kl_ball(radius: float, mu: float = 1.0, least_mu: float = 0.1, step: float =
         state["log_mean"] = state["log_mean"] * (before["log_mu"] - state["log_mu"]).exp()
         return state
 
-    return Objective(init, weigh, combine)
+    def at_most(cap: float | None = None) -> Objective:
+        def init(hosted: LocalDevices) -> ObjectiveState:
+            own = {"log_mu": torch.full_like(hosted.share, start), "divergence": torch.zeros_like(hosted.share)}
+            return {**_unseen(hosted, cap), **own}
+
+        return Objective(init, weigh, combine, with_cap=at_most)
+
+    return at_most()
 
 
-def chi2_dro(mu: float) -> Objective:
+@declare(
+    OBJECTIVES,
+    "worst mixture of devices, with the penalty mu / 2 chi-square",
+    "1",
+    "Namkoong and Duchi, NeurIPS 2017",
+)
+def chi2_dro(mu: Mu = 1.0) -> Objective:
     """The worst case regularised by mu / 2 chi2(lambda | p): `weight_i = K p_i max(0, 1 + (f_i - e) / mu)`.
 
     e is the number for which the weights average to 1. Every device keeps an estimate of it, which moves by
@@ -243,15 +288,9 @@ def chi2_dro(mu: float) -> Objective:
     >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0)  # no device knows the others' losses yet
     tensor([1., 1.])
     """
-    positive("mu", mu, "a loss more than mu below the level e gets weight 0")
 
     def weight(state: ObjectiveState, level: Tensor) -> Tensor:
         return state["share"] * (1 + (state["own"] - level) / mu).clamp(min=0)
-
-    def init(hosted: LocalDevices) -> ObjectiveState:
-        share = hosted.share
-        return {"share": share, "weight": share.clone(), "own": torch.zeros_like(share),
-                "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K)}  # fmt: skip
 
     def combine(state: ObjectiveState, mix: Mix) -> ObjectiveState:
         level = torch.where(state["level"].isnan(), state["own"], state["level"])  # at first, the device's own loss
@@ -261,10 +300,25 @@ def chi2_dro(mu: float) -> Objective:
         now = torch.where(level.isnan(), state["share"], torch.minimum(weight(state, level), state["most"]))
         return {**state, "level": level, "weight": now}
 
-    return Objective(init, lambda loss, state, t: _note(loss, state), combine)
+    def at_most(cap: float | None = None) -> Objective:
+        def init(hosted: LocalDevices) -> ObjectiveState:
+            share = hosted.share
+            return {"share": share, "weight": share.clone(), "own": torch.zeros_like(share),
+                    "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K),
+                    **_cap(hosted, cap)}  # fmt: skip
+
+        return Objective(init, lambda loss, state, t: _note(loss, state), combine, with_cap=at_most)
+
+    return at_most()
 
 
-def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
+@declare(
+    OBJECTIVES,
+    "worst mixture of devices, with the penalty dual_penalty / 2 ||lambda - p||^2, by dual ascent",
+    "K",
+    "Zecchin, Kountouris and Gesbert, TMLR 2022",
+)
+def ad_gda(dual_eta: DualEta = 0.01, dual_penalty: DualPenalty = 0.01) -> Objective:
     """Dual ascent over a graph: every device keeps a mixture lambda_i [K] of devices, and `weight_i = K lambda_ii`.
 
         lambda_ii <- lambda_ii + dual_eta (loss_i - dual_penalty (lambda_ii - p_i))
@@ -286,8 +340,6 @@ def ad_gda(dual_eta: float = 0.01, dual_penalty: float = 0.01) -> Objective:
     >>> objective.weigh(torch.tensor([0.5, 2.0]), state, 0), state["dual"][1]
     (tensor([1., 1.]), tensor([0.4000, 0.6000]))
     """
-    positive("dual_eta", dual_eta, "0.01 is usual")
-    not_negative("dual_penalty", dual_penalty, "0.01 to 10 are usual")
 
     def init(hosted: LocalDevices) -> ObjectiveState:
         K = hosted.K
@@ -324,47 +376,51 @@ def project_on_simplex(x: Tensor) -> Tensor:
     return projected / projected.sum(dim=1, keepdim=True)  # the sum is 1 up to rounding already
 
 
-def smoothed(objective: Objective, beta: float) -> Objective:
+@checked
+@renamed(beta="loss_smoothing")
+def smoothed(objective: Objective, loss_smoothing: LossSmoothing) -> Objective:
     """The objective applied to a moving average of each device's loss, `u <- (1 - beta) u + beta loss`.
 
-    It reduces the noise of mini-batches, and the bias that this noise gives to exp(loss / mu).
+    beta is `loss_smoothing`: 1 uses the last loss only, 0.1 about the last ten. The average has less of the noise of
+    mini-batches, and of the bias that this noise gives to exp(loss / mu).
 
-    >>> objective = smoothed(q_ffl(1.0, normalized=False), beta=0.5)
+    >>> objective = smoothed(q_ffl(1.0, normalized=False), loss_smoothing=0.5)
     >>> state = objective.init(LocalDevices.all_of(torch.ones(1)))
     >>> [objective.weigh(torch.tensor([loss]), state, t).item() for t, loss in enumerate([1.0, 3.0])]
     [1.0, 2.0]
     """
-    if not 0 < beta <= 1:
-        raise InputError(f"beta must be in (0, 1]: {beta:g}; 1 uses the last loss only, 0.1 about the last ten")
 
     def weigh(loss: Tensor, state: ObjectiveState, t: int) -> Tensor:
         u = state["smoothed_loss"]
-        u.copy_(torch.where(u.isnan(), loss, torch.lerp(u, loss, beta)))
+        u.copy_(torch.where(u.isnan(), loss, torch.lerp(u, loss, loss_smoothing)))
         return objective.weigh(u, state, t)
 
     return Objective(
         lambda hosted: {**objective.init(hosted), "smoothed_loss": torch.full_like(hosted.share, math.nan)},
         weigh,
         objective.combine,
+        _inside(objective, lambda inner: smoothed(inner, loss_smoothing)),
     )
 
 
-def clipped(objective: Objective, loss_clip: float) -> Objective:
+@checked
+def clipped(objective: Objective, loss_clip: LossClip) -> Objective:
     """The objective applied to `min(loss, loss_clip)`: above it weights stop growing; gradients are unchanged.
 
     >>> objective = clipped(kl_dro(mu=1.0), loss_clip=1.0)
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([2.7183, 2.7183])
     """
-    positive("loss_clip", loss_clip, "log(classes) or more is sensible")
     return Objective(
         objective.init,
         lambda loss, state, t: objective.weigh(loss.clamp(max=loss_clip), state, t),
         objective.combine,
+        _inside(objective, lambda inner: clipped(inner, loss_clip)),
     )
 
 
-def capped(objective: Objective, weight_cap: float) -> Objective:
+@checked
+def capped(objective: Objective, weight_cap: WeightCap) -> Objective:
     """The objective with weights of at most `weight_cap K p_i`.
 
     For normalised weights, a device's contribution to their mean is bounded in the same way,
@@ -376,16 +432,45 @@ def capped(objective: Objective, weight_cap: float) -> Objective:
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
     tensor([2.7183, 3.0000])
     """
-    positive("weight_cap", weight_cap, "2 to 5 are sensible for normalised weights")
     if objective.gossips and weight_cap <= 1:
         raise InputError(
-            f"weight_cap must be above 1: {weight_cap:g}; weights that are 1 on average would all be equal"
+            f"{named('weight_cap', weight_cap)}: must be above 1; weights that are 1 on average would all be equal"
         )
+    if objective.with_cap is not None:
+        return objective.with_cap(weight_cap)
     return Objective(
-        lambda hosted: {**objective.init(hosted), "cap": weight_cap * hosted.share},
+        lambda hosted: {**objective.init(hosted), **_cap(hosted, weight_cap)},
         lambda loss, state, t: _within_cap(objective.weigh(loss, state, t), state),
         objective.combine,
     )
+
+
+def protected(
+    objective: Objective,
+    loss_clip: LossClip | None = None,
+    loss_smoothing: LossSmoothing | None = None,
+    weight_cap: WeightCap | None = None,
+) -> Objective:
+    """The objective with the protections that are set: `clipped`, `smoothed` and `capped`.
+
+    A loss is smoothed before it is clipped, and the cap bounds the final weight.
+    """
+    if loss_clip is not None:
+        objective = clipped(objective, loss_clip)
+    if loss_smoothing is not None:
+        objective = smoothed(objective, loss_smoothing)
+    return objective if weight_cap is None else capped(objective, weight_cap)
+
+
+def _inside(objective: Objective, outer: Callable[[Objective], Objective]) -> Callable[[float], Objective] | None:
+    """`with_cap` of an objective that is applied to another: the cap goes to the inner one."""
+    inner = objective.with_cap
+    return None if inner is None else lambda cap: outer(inner(cap))
+
+
+def _cap(hosted: LocalDevices, cap: float | None) -> ObjectiveState:
+    """The largest weight of each device, if there is a cap."""
+    return {} if cap is None else {"cap": cap * hosted.share}
 
 
 def _within_cap(weight: Tensor, state: ObjectiveState) -> Tensor:
@@ -397,7 +482,7 @@ def _share_only(hosted: LocalDevices) -> ObjectiveState:
     return {"share": hosted.share}
 
 
-def _normalized(log_h: LogH) -> Objective:
+def _normalized(log_h: LogH, cap: float | None = None) -> Objective:
     """`weight_i = s_i h_i / m_i`, s_i = K p_i, where m_i is device i's estimate of sum_j p_j h_j = mean_j s_j h_j.
 
         m_i <- sum_j W_ij ((1 - b) m_j + b s_j h_j)
@@ -418,20 +503,26 @@ def _normalized(log_h: LogH) -> Objective:
 
     A device without neighbours in a round keeps its estimate: its own losses alone would give it weight K p_i.
     """
-    return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
+    return Objective(
+        lambda hosted: _unseen(hosted, cap),
+        lambda loss, state, t: _note(log_h(loss, t), state),
+        _gossiped,
+        with_cap=lambda cap: _normalized(log_h, cap),
+    )
 
 
-def _unseen(hosted: LocalDevices) -> ObjectiveState:
+def _unseen(hosted: LocalDevices, cap: float | None) -> ObjectiveState:
     """The state of normalised weights before the first loss; the means are log 0."""
     share = hosted.share
     nothing = torch.full_like(share, -math.inf)
     most = torch.full_like(share, hosted.K)
-    return {"share": share, "most": most, "weight": share.clone(), "own": nothing, "log_mean": nothing.clone()}
+    first = {"share": share, "most": most, "weight": share.clone(), "own": nothing, "log_mean": nothing.clone()}
+    return {**first, **_cap(hosted, cap)}
 
 
 def _note(own: Tensor, state: ObjectiveState) -> Tensor:
-    """Store this round's value for `combine`, and return the weights that the round before made."""
-    weight = state["weight"].clone()
+    """Store this round's value for `combine`, and return the weights that the round before made, within the cap."""
+    weight = _within_cap(state["weight"].clone(), state)
     state["own"].copy_(own)
     return weight
 

@@ -17,8 +17,9 @@ Let g_i be the weighted gradient of device i at its model. In the order of a rou
     choco                   x <- theta - eta g;  hat <- hat + Q(x - hat);  theta <- x + gamma (W hat - hat)
     push                    x <- P (x - eta g);  w <- P w;  theta <- x / w
 
-The step size is a number or a schedule, `t -> eta_t`; there is no hidden one. An `Exchange` is how `dsgd`, `momentum`,
-`quasi_global_momentum` and `gt_adam` average with neighbours: uncompressed or compressed.
+The step size is a number or a schedule, `t -> eta_t`; there is no hidden one. `momentum`,
+`quasi_global_momentum`, `gt_adam` and `choco` can compress their messages; an `Exchange` is how they average with
+neighbours.
 """
 
 from __future__ import annotations
@@ -31,9 +32,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from drdsgd.core.compression import Compressor
+from drdsgd.core.compression import Compressor, compressor
+from drdsgd.core.parts import Part, declare
 from drdsgd.core.schedules import Schedule, schedule_of
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, named
+from drdsgd.options import (
+    Compression,
+    Eta,
+    Gamma,
+    Momentum,
+    Rule,
+    SecondMomentum,
+    adam_step,
+    by_compression,
+    checked,
+    gamma_of,
+    paper_step,
+    renamed,
+)
 from drdsgd.topology.mixing import Mixing, least_eigenvalue
 
 if TYPE_CHECKING:
@@ -41,10 +57,11 @@ if TYPE_CHECKING:
     from drdsgd.core.gradients import Gradient
 
 __all__ = [
-    "Exchange", "GossipOptimizer", "OptimizerState", "as_they_are", "choco", "compressed", "d2", "dsgd",
+    "OPTIMIZERS", "Exchange", "GossipOptimizer", "OptimizerState", "as_they_are", "choco", "compressed", "d2", "dsgd",
     "exact_diffusion", "gradient_tracking", "gt_adam", "momentum", "push", "quasi_global_momentum",
 ]  # fmt: skip
 
+OPTIMIZERS: dict[str, Part] = {}
 OptimizerState = dict[str, Tensor]
 
 # what compressed messages rely on
@@ -60,7 +77,8 @@ def balanced(mixing: Mixing) -> None:
     if not mixing.balanced:
         what, instead = mixing.unbalanced
         raise InputError(
-            f"{what} is not doubly stochastic, and gossip would not keep the mean: use --optimizer push, or {instead}"
+            f"{what} is not doubly stochastic, and gossip would not keep the mean: use {named('optimizer', 'push')}, "
+            f"or {instead}"
         )
 
 
@@ -110,6 +128,10 @@ class Exchange:
         return self.average(theta, state, mix), state
 
 
+# how messages travel: a spelling such as top:0.1, a compressor, an exchange, or None for uncompressed messages
+Messages = Compression | Compressor | Exchange | None
+
+
 def as_they_are() -> Exchange:
     """`theta <- W theta`.
 
@@ -119,7 +141,8 @@ def as_they_are() -> Exchange:
     return Exchange(lambda theta: {}, lambda theta, state, mix: mix(theta, donate=True))
 
 
-def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
+@checked
+def compressed(compressor: Compressor, gamma: Gamma | Rule = by_compression) -> Exchange:
     """Neighbours keep a copy `hat` of each model, and messages hold the compressed difference.
 
         hat <- hat + Q(theta - hat),  theta <- theta + gamma (W hat - hat)
@@ -130,8 +153,7 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
     >>> sorted(compressed(top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
     ['hat', 'mixed_hat']
     """
-    if not 0 < gamma <= 1:
-        raise InputError(f"gamma must be in (0, 1]: {gamma:g}; stronger compression needs a smaller gamma")
+    step = gamma_of(compressor.spelled) if isinstance(gamma, Rule) else gamma
 
     def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
         hat, mixed = state["hat"], state["mixed_hat"]
@@ -139,26 +161,45 @@ def compressed(compressor: Compressor, gamma: float = 1.0) -> Exchange:
             sent, received = mix.compressed(theta - hat, compressor, mix.t * mix.repeats + again)
             hat.add_(sent)
             mixed.add_(received)
-            theta.add_(mixed, alpha=gamma).sub_(hat, alpha=gamma)
+            theta.add_(mixed, alpha=step).sub_(hat, alpha=step)
         return theta
 
     # all devices start from the same model, so the first copies need not be sent
     return Exchange(
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
-        constant_over_time("compression", "--compression none with gamma 1 (its default)"),
+        constant_over_time("compression", f"{named('compression', 'none')} with gamma 1 (its default)"),
         keeps=COPIES,
     )
 
 
-def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptimizer:
+def exchange_of(compression: Messages, gamma: Gamma | Rule = by_compression) -> Exchange:
+    """How messages travel: as they are, or compressed by a compressor or its spelling.
+
+    >>> sorted(exchange_of("quantize:4").init(torch.zeros(2, 3))), exchange_of(None).init(torch.zeros(2, 3))
+    (['hat', 'mixed_hat'], {})
+    """
+    if isinstance(compression, Exchange):
+        return compression
+    Q = compressor(compression) if isinstance(compression, str) else compression
+    if Q is None or (Q.spelled == "none" and (isinstance(gamma, Rule) or gamma == 1)):
+        return as_they_are()
+    return compressed(Q, gamma)
+
+
+@declare(OPTIMIZERS, "theta <- W (theta - eta g)", "d", "Lian et al., NeurIPS 2017; Yuan, Ling and Yin, 2016")
+def dsgd(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """The paper's step: `theta_i <- sum_j W_ij (theta_j - eta grad_j)`.
 
     >>> dsgd(eta=-1.0)
     Traceback (most recent call last):
-    drdsgd.errors.InputError: eta must be a positive number: -1; the paper uses sqrt(K / T)
+    drdsgd.errors.InputError: eta=-1.0: input should be greater than 0 (step size)
     """
-    schedule, exchange = _steps(eta), exchange or as_they_are()
+    return _dsgd(eta, as_they_are())
+
+
+def _dsgd(eta: float | Schedule, exchange: Exchange) -> GossipOptimizer:
+    schedule = schedule_of("eta", eta)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         gradient.add_to(theta, -schedule(t))
@@ -166,7 +207,14 @@ def dsgd(eta: float | Schedule, exchange: Exchange | None = None) -> GossipOptim
     return GossipOptimizer(exchange.init, local, exchange.combine, exchange.check, exchange.keeps)
 
 
-def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None) -> GossipOptimizer:
+@declare(OPTIMIZERS, "momentum on every device", "d, or compressed d", "Yu, Jin and Yang, ICML 2019")
+@renamed(beta="momentum", exchange="compression")
+def momentum(
+    eta: Eta | Schedule = paper_step,
+    momentum: Momentum = 0.9,
+    compression: Messages = None,
+    gamma: Gamma | Rule = by_compression,
+) -> GossipOptimizer:
     """Heavy-ball momentum on each device: `m <- beta m + g`, `theta <- W (theta - eta m)`.
 
     H. Yu, R. Jin and S. Yang, "On the Linear Speedup Analysis of Communication Efficient Momentum SGD", ICML 2019.
@@ -174,7 +222,7 @@ def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None
     >>> sorted(momentum(eta=0.1).init(torch.zeros(2, 3)))
     ['momentum']
     """
-    schedule, beta, exchange = _steps(eta), _beta(beta), exchange or as_they_are()
+    schedule, beta, exchange = schedule_of("eta", eta), momentum, exchange_of(compression, gamma)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         m = state["momentum"].mul_(beta)
@@ -187,8 +235,18 @@ def momentum(eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None
     return GossipOptimizer(init, local, exchange.combine, exchange.check, exchange.keeps)
 
 
+@declare(
+    OPTIMIZERS,
+    "momentum of the models' changes, including gossip",
+    "d, or compressed d",
+    "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
+)
+@renamed(beta="momentum", exchange="compression")
 def quasi_global_momentum(
-    eta: float | Schedule, beta: float = 0.9, exchange: Exchange | None = None
+    eta: Eta | Schedule = paper_step,
+    momentum: Momentum = 0.9,
+    compression: Messages = None,
+    gamma: Gamma | Rule = by_compression,
 ) -> GossipOptimizer:
     """Momentum of how the model moved, gossip included, instead of the device's own gradients.
 
@@ -199,7 +257,7 @@ def quasi_global_momentum(
     >>> sorted(quasi_global_momentum(eta=0.1).init(torch.zeros(2, 3)))
     ['before', 'momentum']
     """
-    schedule, beta, exchange = _steps(eta), _beta(beta), exchange or as_they_are()
+    schedule, beta, exchange = schedule_of("eta", eta), momentum, exchange_of(compression, gamma)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         state["before"].copy_(theta)
@@ -220,7 +278,13 @@ def quasi_global_momentum(
     return GossipOptimizer(init, local, combine, exchange.check, exchange.keeps)
 
 
-def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
+@declare(
+    OPTIMIZERS,
+    "steps along a gossiped estimate of the mean gradient",
+    "2 d",
+    "Di Lorenzo and Scutari, 2016; Pu and Nedic, 2021",
+)
+def gradient_tracking(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """A step along each device's estimate y_i of the mean gradient.
 
         y <- W y + g - g_before,  theta <- W (theta - eta y)
@@ -232,7 +296,7 @@ def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
     >>> sorted(gradient_tracking(eta=0.1).init(torch.zeros(2, 3)))
     ['gradient', 'tracked']
     """
-    schedule = _steps(eta)
+    schedule = schedule_of("eta", eta)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         _track(gradient, state)
@@ -247,14 +311,26 @@ def gradient_tracking(eta: float | Schedule) -> GossipOptimizer:
     return GossipOptimizer(init, local, combine, keeps=SUM)
 
 
+@declare(
+    OPTIMIZERS,
+    "Adam along a gossiped estimate of the mean gradient; models and estimates are averaged after the step",
+    "2 d, or compressed 2 d",
+    "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
+)
+@renamed(beta="momentum", beta2="second_momentum", exchange="compression")
 def gt_adam(
-    eta: float | Schedule, beta: float = 0.9, beta2: float = 0.99, exchange: Exchange | None = None
+    eta: Eta | Schedule = adam_step,
+    momentum: Momentum = 0.9,
+    second_momentum: SecondMomentum = 0.99,
+    compression: Messages = None,
+    gamma: Gamma | Rule = by_compression,
 ) -> GossipOptimizer:
     """Adam's step along each device's estimate y_i of the mean gradient.
 
         y <- W (y + g - g_before),  m <- beta m + (1 - beta) y,  v <- beta2 v + (1 - beta2) y^2,
         theta <- W (theta - eta (m / c) / (sqrt(v / c2) + 1e-8))   with c = 1 - beta^(t+1), c2 = 1 - beta2^(t+1)
 
+    beta is `momentum`, beta2 `second_momentum`.
     Adam on each device's own gradient would scale every device differently, and the mean model would not follow the
     mean gradient. Here all devices scale nearly the same gradient. Two messages, each of d numbers or compressed.
     G. Carnevale, F. Farina, I. Notarnicola and G. Notarstefano, "GTAdam", IEEE TCNS 2023; they have no c, bound v, and
@@ -267,8 +343,8 @@ def gt_adam(
     >>> sorted(gt_adam(eta=0.01).init(torch.zeros(2, 3)))
     ['first', 'gradient', 'second', 'tracked']
     """
-    schedule, exchange = _steps(eta), exchange or as_they_are()
-    beta, beta2 = _beta(beta), _beta(beta2, "beta2", 0.99)
+    schedule, exchange = schedule_of("eta", eta), exchange_of(compression, gamma)
+    beta, beta2 = momentum, second_momentum
 
     def init(theta: Tensor) -> OptimizerState:
         state = {name: torch.zeros_like(theta) for name in ("tracked", "gradient", "first", "second")}
@@ -299,7 +375,13 @@ def _track(gradient: Gradient, state: OptimizerState) -> None:
     y.add_(g)
 
 
-def d2(eta: float | Schedule) -> GossipOptimizer:
+@declare(
+    OPTIMIZERS,
+    "no bias from heterogeneous data; needs a constant W with least eigenvalue above -1/3",
+    "d",
+    "Tang, Lian, Yan, Zhang and Liu, ICML 2018",
+)
+def d2(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """`theta_{t+1} = W (2 theta_t - theta_{t-1} - eta_t g_t + eta_{t-1} g_{t-1})`: no bias from unlike data.
 
     W must be constant, and its smallest eigenvalue must be above -1/3. H. Tang, X. Lian, M. Yan, C. Zhang and J. Liu,
@@ -321,7 +403,8 @@ def d2(eta: float | Schedule) -> GossipOptimizer:
     return _diffusion(eta, lambda phi, mix: mix(phi, donate=True), check)
 
 
-def exact_diffusion(eta: float | Schedule) -> GossipOptimizer:
+@declare(OPTIMIZERS, "d2 with (I + W) / 2; needs a constant W", "d", "Yuan, Ying, Zhao and Sayed, 2019")
+def exact_diffusion(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """`psi <- theta - eta g`, `theta <- (I + W) / 2 (psi + theta - psi_before)`: D2 for every graph.
 
     K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2019.
@@ -337,7 +420,7 @@ def _diffusion(
     eta: float | Schedule, average: Callable[[Tensor, Mix], Tensor], check: Callable[[Mixing], None]
 ) -> GossipOptimizer:
     """The common part of D2 and exact diffusion; correction = theta_t - psi_t = theta_t - theta_{t-1} + eta g_{t-1}."""
-    schedule = _steps(eta)
+    schedule = schedule_of("eta", eta)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         gradient.add_to(theta, -schedule(t))  # psi
@@ -354,20 +437,34 @@ def _diffusion(
     return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check, keeps)
 
 
-def choco(eta: float | Schedule, compressor: Compressor, gamma: float = 1.0) -> GossipOptimizer:
+@declare(
+    OPTIMIZERS,
+    "compressed messages with memory; needs a constant W",
+    "compressed d",
+    "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
+)
+@renamed(compressor="compression")
+def choco(
+    eta: Eta | Schedule = paper_step, compression: Messages = "quantize:4", gamma: Gamma | Rule = by_compression
+) -> GossipOptimizer:
     """DSGD with compressed messages: `x <- theta - eta g`, `hat <- hat + Q(x - hat)`, `theta <- x + gamma (W - I) hat`.
 
     Without compression and with gamma = 1 it is DSGD. A. Koloskova, T. Lin, S. U. Stich and M. Jaggi, "Decentralized
     Deep Learning with Arbitrary Communication Compression", ICLR 2020.
 
-    >>> from drdsgd.core.compression import top_k
-    >>> sorted(choco(eta=0.1, compressor=top_k(0.1), gamma=0.5).init(torch.zeros(2, 3)))
+    >>> sorted(choco(eta=0.1, compression="top:0.1").init(torch.zeros(2, 3)))
     ['hat', 'mixed_hat']
     """
-    return dsgd(eta, compressed(compressor, gamma))
+    return _dsgd(eta, exchange_of(compression, gamma))
 
 
-def push(eta: float | Schedule) -> GossipOptimizer:
+@declare(
+    OPTIMIZERS,
+    "gradient push; also works on directed graphs",
+    "d + 1",
+    "Assran, Loizou, Ballas and Rabbat, ICML 2019",
+)
+def push(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """Stochastic gradient push, for directed graphs: `x <- P (x - eta g)`, `w <- P w`, `theta <- x / w`.
 
     The columns of P sum to one, but its rows need not. w is the mass that has gathered at a device, by which x must be
@@ -376,7 +473,7 @@ def push(eta: float | Schedule) -> GossipOptimizer:
     >>> push(eta=0.1).init(torch.zeros(2, 3))
     {'mass': tensor([1., 1.])}
     """
-    schedule = _steps(eta)
+    schedule = schedule_of("eta", eta)
 
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         gradient.add_to(theta, -schedule(t) / state["mass"])
@@ -390,13 +487,3 @@ def push(eta: float | Schedule) -> GossipOptimizer:
         return {"mass": theta.new_ones(len(theta))}
 
     return GossipOptimizer(init, local, combine, lambda mixing: None, "the mass of all devices")
-
-
-def _steps(eta: float | Schedule) -> Schedule:
-    return schedule_of("eta", eta, "the paper uses sqrt(K / T)")
-
-
-def _beta(beta: float, name: str = "beta", usual: float = 0.9) -> float:
-    if not 0 <= beta < 1:
-        raise InputError(f"{name} must be in [0, 1): {beta:g}; {usual:g} is usual")
-    return beta

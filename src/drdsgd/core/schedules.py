@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drdsgd.errors import InputError, positive, whole
+from drdsgd.errors import InputError, named, positive, unknown, whole
+from drdsgd.options import Rule
 
-__all__ = ["Schedule", "cosine", "exponential", "linear", "said", "schedule_of", "warmup"]
+__all__ = ["SCHEDULES", "Schedule", "cosine", "exponential", "linear", "said", "schedule_of", "spelled", "warmup"]
 
 Schedule = Callable[[int], float]
+SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ def said(value: float | Schedule) -> str:
     >>> said(0.25), said(linear(0.4, T=60)), said(lambda t: 0.5 / (t + 1))
     ('0.25', '0.4, linear to 0 in 60 rounds', '0.5 at first, then your own schedule')
     """
-    if isinstance(value, _Named):
+    if isinstance(value, _Named | Rule):
         return value.words
     return f"{value(0):.4g} at first, then your own schedule" if callable(value) else f"{value:.4g}"
 
@@ -94,6 +96,43 @@ def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
         return value
     constant = positive(name, value, hint)
     return lambda t: constant
+
+
+def spelled(name: str, start: float, schedule: str, rounds: int) -> float | Schedule:
+    """The value in every round, or a function of the round, from a text: `linear:0.1` ends at a tenth of `start`.
+
+    >>> spelled("eta", 0.5, "linear", rounds=100)(50)
+    0.25
+    """
+    said = named(f"{name}_schedule", schedule)
+    kind, _, number = schedule.partition(":")
+    if kind not in SCHEDULES:
+        raise InputError(f"{said}: {unknown(kind, SCHEDULES)}")
+    try:
+        value = float(number) if number else None
+    except ValueError:
+        raise InputError(f"{said}: '{number}' is not a number; write {kind}:0.1") from None
+    if kind == "constant":
+        if value is not None:
+            raise InputError(f"{said}: constant takes no number; set {named(name)}")
+        return start
+    if kind == "exponential":
+        if value is None:
+            raise InputError(f"{said}: give the decay per round, for example exponential:0.99")
+        if not 0 < value <= 1:
+            raise InputError(f"{said}: the decay per round must be in (0, 1]; 0.99 halves {name} in 69 rounds")
+        return exponential(start, value)
+    if kind == "warmup":
+        if name == "mu":
+            raise InputError(f"{said}: mu must stay above zero; write linear:0.1 to end at a tenth of mu")
+        if value is not None and not 0 < value < 1:
+            raise InputError(f"{said}: {number} must be a fraction of the rounds, in (0, 1)")
+        return warmup(start, rounds, 0.1 if value is None else value)
+    if value is not None and not 0 <= value <= 1:
+        raise InputError(f"{said}: the end must be a fraction of {name}, in [0, 1]")
+    if name == "mu" and not value:
+        raise InputError(f"{said}: mu must stay above zero; write {kind}:0.1 to end at a tenth of mu")
+    return (linear if kind == "linear" else cosine)(start, rounds, value or 0.0)
 
 
 def _part(end: float) -> float:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from drdsgd.data.sources import Dataset
 from drdsgd.errors import InputError, whole
+from drdsgd.options import Heterogeneity, Scaling
 
 __all__ = ["Devices", "Samples", "deal", "synthetic", "with_random_labels"]
 
@@ -173,7 +174,7 @@ class Devices:
 def synthetic(
     K: int,
     *,
-    heterogeneity: float = 1.0,
+    heterogeneity: Heterogeneity = 1.0,
     seed: int = 0,
     samples: int = 100,
     test_samples: int = 40,
@@ -261,7 +262,7 @@ def deal(
     dataset: Dataset,
     train_parts: Sequence[NDArray[Any]],
     test_parts: Sequence[NDArray[Any]],
-    scaling: str = "unit",
+    scaling: Scaling = "unit",
 ) -> Devices:
     """Deal a data set to K devices, with one array of indices per device.
 

@@ -12,21 +12,22 @@ All are pure functions of their arguments, including the seed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from drdsgd.errors import InputError, whole
+from drdsgd.options import Alpha, Shards
 
-__all__ = ["dirichlet", "hold_out", "iid", "match", "shards"]
+__all__ = ["PARTITIONS", "dirichlet", "hold_out", "iid", "match", "shards"]
 
 Indices = npt.NDArray[np.int64]
 
 _TRIES = 1000
 
 
-def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[Indices]:
+def shards(labels: npt.ArrayLike, K: int, shards: Shards = 2, seed: int = 0) -> list[Indices]:
     """The paper's split: sort by label, cut into K * shards pieces (sizes differ by at most one), deal them out.
 
     >>> parts = shards([0, 1, 2, 3] * 3, K=2, shards=2, seed=0)
@@ -45,7 +46,9 @@ def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[In
     return [np.sort(np.concatenate([pieces[piece] for piece in hand])) for hand in deal]
 
 
-def dirichlet(labels: npt.ArrayLike, K: int, alpha: float, seed: int = 0, min_samples: int = 1) -> list[Indices]:
+def dirichlet(
+    labels: npt.ArrayLike, K: int, alpha: Alpha = 0.5, seed: int = 0, min_samples: int = 1
+) -> list[Indices]:
     """For every class, the devices' shares are ~ Dir(alpha); redrawn until every device has `min_samples`.
 
     With a small alpha each class is on few devices; with a large alpha the split is like `iid`.
@@ -87,6 +90,10 @@ def iid(labels: npt.ArrayLike, K: int, seed: int = 0) -> list[Indices]:
     if len(y) < K:
         raise InputError(f"K = {K} is more than the {len(y)} samples: lower K")
     return [np.sort(part) for part in np.array_split(_generator(seed).permutation(len(y)), K)]
+
+
+# the ways to deal samples to devices, by name
+PARTITIONS: dict[str, Callable[..., list[Indices]]] = {"shards": shards, "dirichlet": dirichlet, "iid": iid}
 
 
 def match(parts: Sequence[npt.ArrayLike], labels: npt.ArrayLike, test_labels: npt.ArrayLike) -> list[Indices]:

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drdsgd.errors import InputError, one_line
+from drdsgd.options import DataDir
 
 __all__ = [
-    "KNOWN", "Available", "Dataset", "Known",
+    "KNOWN", "SOURCES", "Available", "Dataset", "Known",
     "available", "cache_folder", "cifar10", "digits", "fashion_mnist", "find", "find_file", "genuine",
     "parse_cifar", "parse_idx", "sizes", "state_of",
 ]  # fmt: skip
@@ -180,7 +181,7 @@ def _look(known: Known, data_dir: Path | None) -> tuple[Path | None, dict[str, P
     return best
 
 
-def find(name: str, data_dir: Path | None = None) -> dict[str, Path]:
+def find(name: str, data_dir: Path | str | None = None) -> dict[str, Path]:
     """The files of a known data set: unpacked name -> path of the file, packed as .gz or not.
 
     If `data_dir` is given, only it and its sub-folder `name` are searched. Otherwise the search covers
@@ -191,6 +192,7 @@ def find(name: str, data_dir: Path | None = None) -> dict[str, Path]:
     drdsgd.errors.InputError: no CIFAR-10 in nowhere: put data_batch_1.bin, ...
     """
     known = KNOWN[name]
+    data_dir = None if data_dir is None else Path(data_dir)
     folder, files = _look(known, data_dir)
     if len(files) == len(known.files):
         return files
@@ -353,7 +355,7 @@ def _idx_pair(images: Path, labels: Path, name: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x[:, None].copy()), _labels(labels, y, name)
 
 
-def fashion_mnist(data_dir: Path | None = None) -> Dataset:
+def fashion_mnist(data_dir: DataDir | Path | None = None) -> Dataset:
     """Fashion-MNIST from its four idx files (.gz or unpacked): x uint8 [N, 1, 28, 28], unit 255.
 
     `find` searches for the files; `drdsgd data get fashion-mnist` fetches them.
@@ -376,7 +378,7 @@ def _cifar_parts(paths: Sequence[Path], name: str) -> tuple[Tensor, Tensor]:
     return x, torch.cat([_labels(path, y, name) for path, (_, y) in zip(paths, parts, strict=True)])
 
 
-def cifar10(data_dir: Path | None = None) -> Dataset:
+def cifar10(data_dir: DataDir | Path | None = None) -> Dataset:
     """CIFAR-10 from the six files of its binary version: x uint8 [N, 3, 32, 32], unit 255.
 
     `find` searches for the files, in a folder or in its `cifar-10-batches-bin`; `drdsgd data get cifar10` fetches them.
@@ -410,3 +412,7 @@ def digits() -> Dataset:
     rank = torch.nn.functional.one_hot(y).cumsum(0).gather(1, y[:, None])[:, 0] - 1
     test = rank % 4 == 3
     return Dataset("digits", x[~test], y[~test], x[test], y[test], classes=10, unit=16.0)
+
+
+# the data sets that are dealt to devices, by name
+SOURCES: dict[str, Callable[..., Dataset]] = {"digits": digits, "fashion-mnist": fashion_mnist, "cifar10": cifar10}

@@ -22,10 +22,11 @@ import networkx as nx
 import numpy as np
 
 from drdsgd.errors import InputError, whole
+from drdsgd.options import EdgeProbability
 from drdsgd.topology import files
 
 __all__ = [
-    "check", "complete", "directed_erdos_renyi", "directed_ring", "erdos_renyi", "from_file", "geometric", "grid",
+    "GRAPHS", "check", "complete", "directed_erdos_renyi", "directed_ring", "erdos_renyi", "from_file", "geometric", "grid",
     "layout", "random_regular", "ring", "star", "torus",
 ]  # fmt: skip
 
@@ -37,7 +38,7 @@ _TRIES = 1000
 # ---------------------------------------------------------------- random kinds
 
 
-def erdos_renyi(K: int, p: float, seed: int = 0) -> nx.Graph:
+def erdos_renyi(K: int, p: EdgeProbability = 0.3, seed: int = 0) -> nx.Graph:
     """Every pair of devices is linked with probability p, given that the graph is connected.
 
     >>> graph = erdos_renyi(10, 0.3, seed=1)
@@ -111,7 +112,7 @@ def random_regular(K: int, degree: int, seed: int = 0) -> nx.Graph:
     return _of_kind("random_regular", _until_connected(sample, seed, what, "use degree 3 or more"))
 
 
-def directed_erdos_renyi(K: int, p: float, seed: int = 0) -> nx.DiGraph:
+def directed_erdos_renyi(K: int, p: EdgeProbability = 0.3, seed: int = 0) -> nx.DiGraph:
     """Every device sends to every other with probability p, given that the graph is strongly connected.
 
     >>> graph = directed_erdos_renyi(10, 0.4, seed=1)
@@ -197,6 +198,13 @@ def directed_ring(K: int) -> nx.DiGraph:
     [(0, 1), (1, 2), (2, 3), (3, 0)]
     """
     return _of_kind("directed_ring", nx.cycle_graph(_devices(K), create_using=nx.DiGraph))
+
+
+# the kinds of graphs by name; the function of a random one takes a seed
+GRAPHS: dict[str, Callable[..., nx.Graph]] = {
+    "erdos-renyi": erdos_renyi, "geometric": geometric, "ring": ring, "grid": grid, "torus": torus,
+    "complete": complete, "star": star, "directed-ring": directed_ring, "directed-erdos-renyi": directed_erdos_renyi,
+}  # fmt: skip
 
 
 # ----------------------------------------------------------------------- files

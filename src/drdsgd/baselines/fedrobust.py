@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from drdsgd.baselines.server import Clients, ServerAlgorithm, after, settings
+from drdsgd.baselines.server import Clients, ServerAlgorithm, after, server
 from drdsgd.core.round import Info, State
-from drdsgd.core.schedules import Schedule
-from drdsgd.errors import InputError, positive, unknown
+from drdsgd.core.schedules import Schedule, schedule_of
+from drdsgd.errors import InputError, named
+from drdsgd.options import Clients as Number
+from drdsgd.options import Eta, LocalSteps, Shift, ShiftEta, ShiftPenalty, paper_step, renamed
 
-__all__ = ["fed_robust"]
-
-Shift = Literal["matrix", "diagonal"]
+__all__ = ["fedrobust"]
 
 
-def fed_robust(
-    eta: float | Schedule,
-    penalty: float = 1.0,
-    shift_eta: float = 0.01,
-    local_steps: int = 1,
-    clients: int | None = None,
+@renamed(penalty="shift_penalty")
+@server(
+    "FedRobust",
+    "a different problem: shifts of inputs",
+    "2 d",
+    "Reisizadeh, Farnia, Pedarsani and Jadbabaie, NeurIPS 2020",
+)
+def fedrobust(
+    eta: Eta | Schedule = paper_step,
+    shift_penalty: ShiftPenalty = 1.0,
+    shift_eta: ShiftEta = 0.01,
     shift: Shift = "matrix",
+    local_steps: LocalSteps | None = None,
+    clients: Number | None = None,
 ) -> ServerAlgorithm:
     """The worst affine shift of every device's inputs, `x -> Lambda_i x + delta_i`. Not the paper's problem.
 
         min_theta  sum_i p_i max_{Lambda_i, delta_i}  f_i(theta; Lambda_i x + delta_i)
-                                                      - penalty (|Lambda_i - I|^2 + |delta_i|^2)
+                                                      - shift_penalty (|Lambda_i - I|^2 + |delta_i|^2)
 
     The device weights p_i do not depend on losses; the method protects against changed inputs. Each local step
     descends in theta and, from the same point, ascends in the shift, which stays on its device. The server averages
@@ -38,18 +44,16 @@ def fed_robust(
     A. Reisizadeh, F. Farnia, R. Pedarsani and A. Jadbabaie, "Robust Federated Learning: The Case of Affine
     Distribution Shifts", NeurIPS 2020.
 
-    >>> fed_robust(eta=0.1, penalty=200.0)
+    >>> fedrobust(eta=0.1, shift_penalty=200.0)
     Traceback (most recent call last):
-    drdsgd.errors.InputError: shift_eta * penalty must be below 1, or the shift diverges: 0.01 * 200; lower shift_eta
+    drdsgd.errors.InputError: shift_eta=0.01: times shift_penalty=200.0 it must be below 1, or the shift diverges; ...
     """
-    schedule, tau, number = settings(eta, local_steps, clients)
-    positive("penalty", penalty, "a larger penalty gives smaller shifts")
-    if positive("shift_eta", shift_eta) * penalty >= 1:
+    schedule, tau, number = schedule_of("eta", eta), local_steps or 1, clients
+    if shift_eta * shift_penalty >= 1:
         raise InputError(
-            f"shift_eta * penalty must be below 1, or the shift diverges: {shift_eta:g} * {penalty:g}; lower shift_eta"
+            f"{named('shift_eta', shift_eta)}: times {named('shift_penalty', shift_penalty)} it must be below 1, or "
+            "the shift diverges; 0.01 is usual"
         )
-    if shift not in (known := get_args(Shift)):
-        raise InputError(f"shift is {shift!r}: {unknown(str(shift), known)}")
 
     def init(theta: Tensor, clients: Clients) -> State:
         if not clients.batches.dtype.is_floating_point:
@@ -77,7 +81,7 @@ def fed_robust(
                 loss, rise = _descend(clients, theta, x + (bent + offset[:, None]).view_as(x), y, eta_t)
                 rise = rise.flatten(2)
                 for part in (bend, offset):
-                    part.mul_(1 - 2 * shift_eta * penalty)
+                    part.mul_(1 - 2 * shift_eta * shift_penalty)
                 up = rise.mT @ inputs if shift == "matrix" else (rise * inputs).sum(dim=1)
                 bend.add_(up, alpha=shift_eta)
                 offset.add_(rise.sum(dim=1), alpha=shift_eta)
@@ -90,7 +94,7 @@ def fed_robust(
         theta = weight @ clients.receive(models)
         return after(state, theta, state.objective, {}), clients.info(devices, loss, weight)
 
-    return ServerAlgorithm(init, round, lambda state: state.theta[0], f"FedRobust with penalty {penalty:g}")
+    return ServerAlgorithm(init, round, lambda state: state.theta[0])
 
 
 def _descend(clients: Clients, theta: Tensor, x: Tensor, y: Tensor, eta: float) -> tuple[Tensor, Tensor]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drdsgd.baselines.server import Replies, ServerAlgorithm, stateless
+from drdsgd.baselines.server import Replies, ServerAlgorithm, server, stateless
 from drdsgd.core.schedules import Schedule
-from drdsgd.errors import not_negative
+from drdsgd.options import Clients, Eta, LocalSteps, Q, paper_step
 
-__all__ = ["q_fed_avg"]
+__all__ = ["q_fedavg"]
 
 
-def q_fed_avg(
-    eta: float | Schedule, q: float = 1.0, local_steps: int = 1, clients: int | None = None
+@server("q-FedAvg", "q-fair risk", "2 d + 1", "Li, Sanjabi, Beirami and Smith, ICLR 2020")
+def q_fedavg(
+    eta: Eta | Schedule = paper_step,
+    q: Q = 1.0,
+    local_steps: LocalSteps | None = None,
+    clients: Clients | None = None,
 ) -> ServerAlgorithm:
     """q-fair risk, `sum_i p_i f_i^(q+1) / (q+1)`; an estimate of its Lipschitz constant sets the step size.
 
@@ -22,10 +26,9 @@ def q_fed_avg(
     With q = 0 it is FedAvg. The larger q, the shorter its steps. T. Li, M. Sanjabi, A. Beirami and V. Smith, "Fair
     Resource Allocation in Federated Learning", ICLR 2020 (q-FedAvg, with L = 1 / eta).
 
-    >>> q_fed_avg(eta=0.1, q=2.0).name
+    >>> q_fedavg(eta=0.1, q=2.0).name
     'q-FedAvg with q = 2'
     """
-    not_negative("q", q, "0 is average risk, 1 to 5 are usual")
 
     def combine(replies: Replies) -> tuple[Tensor, Tensor]:
         moved = replies.clients.receive(replies.server - replies.models)
@@ -36,4 +39,4 @@ def q_fed_avg(
         weight = a / (a * (1 + q * moved.square().sum(dim=1) / (eta_t * f))).sum()
         return replies.server - weight @ moved, weight
 
-    return stateless(f"q-FedAvg with q = {q:g}", eta, local_steps, clients, combine)
+    return stateless(eta, local_steps, clients, combine)

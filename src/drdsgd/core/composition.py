@@ -1,0 +1,166 @@
+"""Constructors of algorithms: their options with their defaults, and what becomes of them.
+
+A constructor is called with options. It fills in the defaults of the algorithm and of its parts, and builds. A default
+that depends on the number of devices or rounds (a `Rule`), a schedule in words and the seed of a compressor are known
+only when training begins. So an algorithm that was made by a constructor has a function `later`: the loop calls it with
+the `Setting`, and gets the same algorithm with nothing left open.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from drdsgd.core import schedules
+from drdsgd.core.compression import compressor
+from drdsgd.core.parts import Part
+from drdsgd.errors import InputError, named
+from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, by_compression, parameters, values
+
+__all__ = ["Constructor", "Setting", "defaults", "scheduled", "title_of", "with_schedules"]
+
+# options that all algorithms share, which are no part of a title
+SHARED = ("eta", "eta_schedule", "weight_decay", "local_steps")
+
+
+class Setting(NamedTuple):
+    """What a run adds to an algorithm: the number of devices K and of rounds T, the seed, the kind of the model."""
+
+    devices: int
+    rounds: int
+    seed: int = 0
+    model: str = "mlp"
+
+
+class Composed(Protocol):
+    """What a constructor makes: a frozen dataclass with these fields."""
+
+    name: str
+    eta: str
+    later: Callable[[Setting], Any] | None
+
+
+A = TypeVar("A", bound=Composed)
+
+
+def scheduled(
+    chosen: Mapping[str, Any],
+    setting: Setting | None,
+    eta_schedule: EtaSchedule = "constant",
+    mu_schedule: MuSchedule | None = None,
+) -> dict[str, Any]:
+    """The options with their rules, schedules and compressors worked out, as far as the setting is known."""
+    found = {name: value for name, value in chosen.items() if name not in ("eta_schedule", "mu_schedule")}
+    fields = {**chosen, **({} if setting is None else setting._asdict())}
+    if isinstance(found.get("compression"), str):
+        found["compression"] = compressor(found["compression"], 0 if setting is None else setting.seed)
+    for name, spelled in (("eta", eta_schedule), ("mu", mu_schedule)):
+        if name not in found or (callable(found[name]) and not isinstance(found[name], Rule)):
+            if spelled not in ("constant", None):
+                raise InputError(
+                    f"{named(f'{name}_schedule', spelled)}: {name} is a schedule already; give one of them"
+                )
+            continue
+        if setting is not None:
+            start = found[name].of(fields) if isinstance(found[name], Rule) else found[name]
+            found[name] = schedules.spelled(name, start, spelled or "constant", setting.rounds)
+        elif spelled not in ("constant", None):
+            schedules.spelled(name, 1.0, spelled, 1)  # refuses what is wrong at once
+            found[name] = Rule(f"{found[name]}, {spelled}", lambda e: None)
+    return found
+
+
+SCHEDULED = {"eta": "eta_schedule", "mu": "mu_schedule"}
+_OF_SCHEDULES = parameters(scheduled)
+
+
+def with_schedules(own: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The options and, after them, `eta_schedule` if `eta` may vary, and `mu_schedule` if `mu` may."""
+    more = {SCHEDULED[name]: _OF_SCHEDULES[SCHEDULED[name]] for name in own if own[name].schedule and name in SCHEDULED}
+    return {**own, **more}
+
+
+def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults among `options`, for what is given: an algorithm's own gamma belongs to its own compression."""
+    found = dict(options)
+    if "compression" in given and given["compression"] != options.get("compression"):
+        found["gamma"] = by_compression
+    return found
+
+
+def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], *, all_of: bool = False) -> str:
+    """A title with the options that differ from their defaults; mu always, and `all_of` them if asked.
+
+    >>> title_of("DR-DSGD", {"mu": 6.0, "weights": "normalized"}, {"mu": 6.0, "weights": "as-written"})
+    'DR-DSGD with mu = 6, normalized weights'
+    """
+    parts = []
+    for name, value in chosen.items():
+        if name in SHARED or value is None or isinstance(value, Rule):
+            continue
+        if name == "mu" or all_of or value != default[name]:
+            words = name.replace("_", " ")
+            said = schedules.said(value) if callable(value) else getattr(value, "spelled", value)
+            parts.append(f"{words} = {value:g}" if isinstance(value, float) else f"{said} {words}")
+    return title + (f" with {', '.join(parts)}" if parts else "")
+
+
+@dataclass(frozen=True)
+class Constructor(Generic[A]):
+    """An algorithm by name. Called with options, it gives the algorithm.
+
+    `parts` are its objective and its optimizer, or the rule of a server. `build` takes all options, worked out.
+    `parameters` are the options as the parts declare them, and `own` are the algorithm's defaults where they differ.
+    """
+
+    name: str
+    title: str
+    source: str
+    parts: tuple[Part, ...]
+    build: Callable[[Mapping[str, Any]], A]
+    parameters: Mapping[str, Parameter]
+    own: Mapping[str, Any] = field(default_factory=dict)
+    all_in_title: bool = False
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """All options with their defaults."""
+        return {name: self.own.get(name, parameter.default) for name, parameter in self.parameters.items()}
+
+    def __call__(self, *positional: Any, **given: Any) -> A:
+        given |= dict(zip(self.parameters, positional, strict=False))
+        known = defaults(self.options, given)
+        chosen = values(given, known, self.name.replace("-", "_"))
+        for name, value in given.items():
+            if isinstance(value, bool | int | float) or isinstance(self.parameters[name].kind, tuple):
+                self.parameters[name].check(name, value)
+                chosen[name] = float(value) if self.parameters[name].kind is float else value
+        name = title_of(self.title, chosen, self.options, all_of=self.all_in_title)
+
+        def make(setting: Setting | None) -> A:
+            told = {key: chosen[key] for key in SCHEDULED.values() if chosen.get(key) is not None}
+            found = scheduled(chosen, setting, **told)
+            made = self.build(found)
+            later = make if setting is None else None
+            return replace(made, name=name, eta=schedules.said(found["eta"]), later=later)  # type: ignore[type-var]  # Composed says that it is a frozen dataclass
+
+        return make(None)
+
+    def function(self, module: str, about: str | None) -> Callable[..., A]:
+        """The constructor as a function with a signature and a docstring."""
+
+        def make(*positional: Any, **given: Any) -> A:
+            return self(*positional, **given)
+
+        make.__name__ = make.__qualname__ = self.name.replace("-", "_")
+        make.__module__, make.__doc__ = module, about
+        make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inspect reads it; functions do not declare it
+            [
+                inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+                for name, default in self.options.items()
+            ]
+        )
+        return make

@@ -1,0 +1,424 @@
+"""Options: what a user can set, each declared once.
+
+An option is a parameter of the function that uses it. Its annotation is one of the types below, which carry type,
+bounds and one line of help. Its default stands in the function's signature: a value, or a `Rule` that derives it from
+other options. The fields of an `Experiment`, `--help`, TOML files, `drdsgd algorithms` and the reference pages are made
+from these signatures. This module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import types
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
+
+from drdsgd.errors import InputError, named, unknown
+
+__all__ = [
+    "Alpha", "BatchSize", "Clients", "Compression", "DataDir", "Dropouts", "DualEta", "DualPenalty", "EdgeProbability",
+    "Eta", "EtaSchedule", "EvalEvery", "Execution", "Gamma", "GossipSteps", "Heterogeneity", "LinkFailures",
+    "LocalSteps", "LossClip", "LossSmoothing", "MixingKind", "Momentum", "Mu", "MuSchedule", "Option", "Parameter",
+    "PartitionKind", "Pull", "Q", "Radius", "Reference", "Rounds", "Rule", "Scaling", "SecondMomentum", "Seed",
+    "Shards", "Shift", "ShiftEta", "ShiftPenalty", "Threads", "Tilt", "Validation", "WeightCap", "WeightDecay",
+    "Weights", "adam_step", "all_cores", "by_compression", "checked", "paper_batch", "paper_step", "parameter", "parameters",
+    "renamed",
+]  # fmt: skip
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# numbers that are multiplied with parameters and with each other in float32 stay below
+MOST = 1e6
+# the counters of the batch generator have 32 bits
+LIMIT = 2**32
+
+
+# --------------------------------------------------------------------- what an option is
+
+
+@dataclass(frozen=True)
+class Option:
+    """One line of help, the group in which --help shows it, and bounds: above < value < below, least <= value <= most.
+
+    `unset` says what happens if there is no value.
+    """
+
+    help: str
+    group: str = ""
+    above: float | None = None
+    least: float | None = None
+    below: float | None = None
+    most: float | None = None
+    unset: str = "none"
+
+
+class Parameter(NamedTuple):
+    """An option as a function declares it. `kind` is a type, or the allowed texts; `schedule`: may vary over rounds."""
+
+    option: Option
+    kind: type[Any] | tuple[str, ...]
+    default: Any
+    schedule: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value of another type or outside the bounds.
+
+        >>> parameters(example)["mu"].check("mu", -1)
+        Traceback (most recent call last):
+        drdsgd.errors.InputError: mu=-1: input should be greater than 0 (robustness, ...)
+        """
+        if (wrong := self._wrong(value)) is not None:
+            about = f" ({self.option.help})" if self.option.help else ""
+            raise InputError(f"{named(name, value)}: input should be {wrong}{about}")
+
+    def _wrong(self, value: object) -> str | None:
+        """What a value should be, if it is not that."""
+        if isinstance(self.kind, tuple):
+            return None if value in self.kind else _either([repr(choice) for choice in self.kind])
+        if self.kind in (str, bool):
+            word = {str: "string", bool: "boolean"}[self.kind]
+            return None if isinstance(value, self.kind) else f"a valid {word}"
+        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
+            return "a valid integer" if self.kind is int else "a valid number"
+        if not math.isfinite(value):
+            return "a finite number"
+        o = self.option
+        for bound, holds, words in (
+            (o.above, lambda b: value > b, "greater than"), (o.least, lambda b: value >= b, "greater than or equal to"),
+            (o.below, lambda b: value < b, "less than"), (o.most, lambda b: value <= b, "less than or equal to"),
+        ):  # fmt: skip
+            if bound is not None and not holds(bound):
+                return f"{words} {bound:.15g}"
+        return None
+
+
+def _either(choices: list[str]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A default that depends on other options: its words, and the function of all options that computes it.
+
+    >>> paper_step, paper_step.of({"devices": 10, "rounds": 40})
+    (sqrt(K / T), 0.5)
+    """
+
+    words: str
+    of: Callable[[Mapping[str, Any]], Any]
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def __call__(self, t: int) -> float:
+        """As a schedule, before the options are known that it depends on."""
+        raise InputError(f"the default {self.words} is known in drdsgd.train only: give a number instead")
+
+
+paper_step = Rule("sqrt(K / T)", lambda e: math.sqrt(e["devices"] / e["rounds"]))
+paper_batch = Rule("sqrt(K T)", lambda e: round(math.sqrt(e["devices"] * e["rounds"])))
+# with Adam's steps of 0.005 and 0.01 all units of the CNN were dead at the end on CIFAR-10; others may be as deep
+adam_step = Rule(
+    "0.01, or 0.0025 if the model is not mlp or logistic",
+    lambda e: 0.01 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 0.0025,
+)
+by_compression = Rule(
+    "0.8 (2 bits: 0.4; top:PART: 2 PART; random:PART: PART)", lambda e: gamma_of(str(e.get("compression") or "none"))
+)
+
+
+def gamma_of(compression: str) -> float:
+    """The default step towards the neighbours' compressed models: the stronger the compression, the smaller.
+
+    With a larger gamma gossip alone diverges on a ring and on random graphs. Without compression any gamma works.
+
+    >>> [gamma_of(spelled) for spelled in ("none", "quantize:4", "quantize:2", "top:0.1", "random:0.1")]
+    [1.0, 0.8, 0.4, 0.2, 0.1]
+    """
+    kind, _, number = compression.partition(":")
+    if kind == "none":
+        return 1.0
+    with suppress(ValueError):
+        value = float(number)
+        if kind == "quantize" and value == 2:
+            return 0.4
+        if kind in ("top", "random") and 0 < value <= 1:
+            return min(0.8, 2 * value if kind == "top" else value)
+    return 0.8
+
+
+def _cores() -> int:
+    """The number of cores for this process; processes that torchrun started on this machine share the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+all_cores = Rule("all cores", lambda e: _cores())
+
+
+# --------------------------------------------------------------------- the options of functions
+
+
+def parameters(function: Callable[..., Any], foreign: str = "") -> dict[str, Parameter]:
+    """The options among a function's parameters, by name: those whose annotation holds an `Option`.
+
+    With `foreign`, the name of a function from outside, every parameter must be an option: of type float, int, bool,
+    str or Literal, with a default. Its help may be a text, `Annotated[float, "the level that counts"]`.
+
+    >>> parameters(example)["mu"].default, parameters(example)["mu"].option.above
+    (6.0, 0)
+    """
+    found = {}
+    for name, kind, default in _signature(function):
+        option, types_, schedule = _taken_apart(kind)
+        if option is None and not foreign:
+            continue
+        if foreign and (default is inspect.Parameter.empty or types_ is None):
+            why = "has no default" if types_ is not None else f"has a type that no option can have ({kind})"
+            raise InputError(
+                f"{foreign}: the parameter {name} {why}; write {name}: float = 1.0 (or int, bool, str, Literal)"
+            )
+        found[name] = Parameter(option or Option(""), types_ or str, default, schedule)
+    return found
+
+
+def parameter(kind: Any, default: Any) -> Parameter:
+    """The option that an annotation declares, with its default."""
+    option, type_, schedule = _taken_apart(kind)
+    assert option is not None and type_ is not None
+    return Parameter(option, type_, default, schedule)
+
+
+def _signature(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Name, annotation and default of every parameter."""
+    hints = _hints(function)
+    return [(p.name, hints.get(p.name), p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    target = inspect.unwrap(function)
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except NameError:  # a name that is imported for type checkers only: it belongs to no option
+        there = inspect.signature(target).parameters
+        found = {}
+        for name, parameter in there.items():
+            with suppress(NameError):
+                one = types.SimpleNamespace(__annotations__={name: parameter.annotation})
+                found |= typing.get_type_hints(one, vars(inspect.getmodule(target)), include_extras=True)
+        return found
+
+
+def _taken_apart(kind: Any) -> tuple[Option | None, type[Any] | tuple[str, ...] | None, bool]:
+    """The option in an annotation, the type of its values (None if it is no type of options), and if it may vary."""
+    option, schedule, strange = None, False, False
+    found: list[type[Any] | tuple[str, ...]] = []
+    waiting = [kind]
+    while waiting:
+        one = waiting.pop()
+        origin = typing.get_origin(one)
+        if origin is Annotated:
+            for about in one.__metadata__:
+                option = about if isinstance(about, Option) else Option(about) if isinstance(about, str) else option
+            waiting.append(one.__origin__)
+        elif origin in (typing.Union, types.UnionType):
+            waiting += typing.get_args(one)
+        elif origin is Literal:
+            found.append(tuple(map(str, typing.get_args(one))))
+        elif one in (float, int, str, bool):
+            found.append(one)
+        elif one not in (None, type(None)):
+            schedule, strange = schedule or "Callable" in str(one), True
+    if not found or (strange and option is None):
+        return None, None, False
+    return option, float if float in found else found[0], schedule
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; its options are checked before it runs.
+
+    >>> checked(example)(mu=0.0)
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: mu=0.0: input should be greater than 0 (robustness, ...)
+    """
+    known = functools.cache(lambda: (inspect.signature(function), parameters(function)))
+
+    @functools.wraps(function)
+    def with_checks(*positional: P.args, **keywords: P.kwargs) -> R:
+        signature, options = known()
+        for name, value in signature.bind(*positional, **keywords).arguments.items():
+            if name in options and (isinstance(value, (int, float)) or isinstance(options[name].kind, tuple)):
+                options[name].check(name, value)
+        return function(*positional, **keywords)
+
+    return with_checks
+
+
+def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Accept old names of parameters, with a warning: `@renamed(lam="pull")`."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def with_old_names(*positional: P.args, **keywords: P.kwargs) -> R:
+            for old, new in names.items():
+                if old in keywords:
+                    warnings.warn(
+                        f"{function.__name__}({old}=...) is now {function.__name__}({new}=...); the old name goes with "
+                        "the next release",
+                        DeprecationWarning,
+                        stacklevel=2,
+                    )
+                    keywords[new] = keywords.pop(old)
+            return function(*positional, **keywords)
+
+        return with_old_names
+
+    return decorate
+
+
+def values(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The defaults in `known` with the given values; refuses a name that is not known."""
+    for name in given:
+        if name not in known:
+            raise InputError(f"{what}(..., {name}=...): {unknown(name, tuple(known))}")
+    return {**known, **given}
+
+
+# --------------------------------------------------------------------- the options, group by group
+
+_ALGORITHM, _OBJECTIVE, _OPTIMIZER = "Algorithm", "Objective", "Optimizer"
+_SERVER, _NETWORK, _DATA, _RUN = "Server (baselines)", "Network", "Data and model", "Run"
+# options of this group can be set in Python, and not on the command line
+IN_PYTHON = "Python"
+GROUPS = (_ALGORITHM, _OBJECTIVE, _OPTIMIZER, _SERVER, _NETWORK, _DATA, _RUN)
+
+Rounds = Annotated[int, Option("communication rounds T", _ALGORITHM, least=1, below=LIMIT)]
+BatchSize = Annotated[int, Option("batch size B: samples per device and round", _ALGORITHM, least=1, below=LIMIT)]
+Eta = Annotated[float, Option("step size", _ALGORITHM, above=0, most=MOST)]
+EtaSchedule = Annotated[
+    str,
+    Option(
+        "step size over rounds: constant, linear[:END], cosine[:END], exponential:DECAY or warmup[:PART]; END is a "
+        "fraction of eta, PART of the rounds",
+        _ALGORITHM,
+    ),
+]
+WeightDecay = Annotated[float, Option("L2 penalty added to the gradient", _ALGORITHM, above=0)]
+LocalSteps = Annotated[
+    int,
+    Option(
+        "rounds between two exchanges (with a server: local steps per round)", _ALGORITHM, least=1, below=LIMIT,
+        unset="1",
+    ),
+]  # fmt: skip
+
+Mu = Annotated[float, Option("robustness, small is worst case, large is average", _OBJECTIVE, above=0)]
+MuSchedule = Annotated[
+    str, Option("mu over rounds, as eta_schedule; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant")
+]
+Weights = Annotated[
+    Literal["as-written", "without-mu", "normalized"],
+    Option("weights: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE),
+]
+Radius = Annotated[float, Option("bound on the divergence of the devices' weights", _OBJECTIVE, above=0)]
+Tilt = Annotated[float, Option("the tilt t = 1 / mu", _OBJECTIVE, above=0, most=MOST)]
+Q = Annotated[float, Option("0 is average, large is worst case", _OBJECTIVE, least=0, most=MOST)]
+DualEta = Annotated[float, Option("step size of the devices' weights", _OBJECTIVE, above=0)]
+DualPenalty = Annotated[float, Option("penalty that keeps the weights near the reference", _OBJECTIVE, least=0)]
+LossClip = Annotated[float, Option("upper bound on the loss that enters a weight", _OBJECTIVE, above=0, most=MOST)]
+LossSmoothing = Annotated[
+    float,
+    Option(
+        "compute weights from a moving average of losses, in which the newest counts this much, in (0, 1]", _OBJECTIVE,
+        above=0, most=1,
+    ),
+]  # fmt: skip
+WeightCap = Annotated[
+    float, Option("upper bound on a device's weight, relative to the mean weight", _OBJECTIVE, above=0)
+]
+
+Momentum = Annotated[float, Option("momentum coefficient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
+SecondMomentum = Annotated[float, Option("decay of the mean squared gradient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
+Compression = Annotated[str, Option("compress messages: none, top:PART, random:PART or quantize:BITS", _OPTIMIZER)]
+Gamma = Annotated[
+    float,
+    Option("with compression: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1),
+]
+
+Clients = Annotated[
+    int, Option("number of devices drawn at random for each round", _SERVER, least=1, below=LIMIT, unset="all")
+]
+Pull = Annotated[float, Option("penalty that keeps personal models near the common one", _SERVER, least=0, most=MOST)]
+ShiftPenalty = Annotated[float, Option("penalty on the shift of inputs", _SERVER, above=0)]
+ShiftEta = Annotated[float, Option("step size of the shift", _SERVER, above=0)]
+Shift = Annotated[Literal["matrix", "diagonal"], Option("matrix, or diagonal for large inputs", _SERVER)]
+
+EdgeProbability = Annotated[float, Option("edge probability, in (0, 1]", _NETWORK, above=0, most=1)]
+MixingKind = Annotated[
+    str,
+    Option(
+        "averaging with neighbours: metropolis, matcha[:BUDGET] (0.5 if left out), matchings or one-peer-exponential",
+        _NETWORK,
+        unset="metropolis",
+    ),
+]
+GossipSteps = Annotated[
+    int,
+    Option(
+        "averagings with neighbours per round, each with its own messages", _NETWORK, least=1, below=LIMIT, unset="1"
+    ),
+]
+LinkFailures = Annotated[
+    float, Option("probability that a link fails in a round, in (0, 1)", _NETWORK, above=0, below=1)
+]
+Dropouts = Annotated[
+    float, Option("probability that a device is absent in a round, in (0, 1)", _NETWORK, above=0, below=1)
+]
+
+DataDir = Annotated[
+    str, Option("folder with the data set's files, if they are not where drdsgd data looks", _DATA, unset="")
+]
+PartitionKind = Annotated[
+    Literal["shards", "dirichlet", "iid"],
+    Option("how samples are dealt to devices: shards, dirichlet or iid", _DATA),
+]
+Shards = Annotated[int, Option("shards per device", _DATA, least=1, below=LIMIT)]
+Alpha = Annotated[float, Option("concentration: small is uneven", _DATA, above=0)]
+Heterogeneity = Annotated[
+    float, Option("how much the devices of the synthetic data differ; 0 is IID", _DATA, least=0, most=MOST)
+]
+Scaling = Annotated[
+    Literal["unit", "standard"],
+    Option("scaling of features: unit (in [0, 1]) or standard (mean 0, deviation 1)", _DATA),
+]
+Validation = Annotated[
+    float,
+    Option(
+        "fraction of each device's training samples, in (0, 1), to evaluate on instead of test samples", _DATA,
+        above=0, below=1,
+    ),
+]  # fmt: skip
+Reference = Annotated[
+    Literal["samples", "uniform"],
+    Option("reference weight of a device: samples (n_i / n) or uniform (1 / K)", _DATA),
+]
+
+Seed = Annotated[int, Option("seed of graph, partition, initial model and batches", _RUN, least=0, below=2**63)]
+EvalEvery = Annotated[int, Option("rounds between evaluations", _RUN, least=1, below=LIMIT)]
+Execution = Annotated[
+    Literal["auto", "batched", "loop"], Option("how one process runs its devices: auto, batched or loop", _RUN)
+]
+Threads = Annotated[int, Option("number of compute threads", _RUN, least=1, below=LIMIT)]
+
+
+def example(mu: Mu = 6.0) -> float:
+    """A function with an option, for the examples above."""
+    return mu
