@@ -13,24 +13,15 @@ from drdsgd.core.parallel import Each, blocks
 from drdsgd.data.devices import Devices
 from drdsgd.training.metrics import Metric, accuracy
 
-__all__ = ["Scores", "column_sums", "distances", "evaluate"]
+__all__ = ["Scores", "distances", "evaluate"]
 
 # Samples per forward pass: enough to keep a core busy, few enough for its cache. Models that run device by device have
 # convolutions, whose outputs are large.
 TOGETHER = {"batched": 1024, "loop": 128}
-# columns of theta that are summed in one step, and bytes of the models that are compared with the mean in one step
-SUMMED_COLUMNS, COMPARED_BYTES = 2**14, 4 * 2**20
+# bytes of the models that are compared with the mean in one step
+COMPARED_BYTES = 4 * 2**20
 # bytes of the models that are evaluated together: they are copied when some devices run out of samples
 ASKED_BYTES = 32 * 2**20
-
-
-def column_sums(theta: Tensor, each: Each = map) -> Tensor:
-    """The sum [d] of the models theta [n, d].
-
-    >>> column_sums(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
-    tensor([2., 0.])
-    """
-    return torch.cat(list(each(lambda some: theta[:, some].sum(dim=0), blocks(theta.shape[1], SUMMED_COLUMNS))))
 
 
 def distances(theta: Tensor, common: Tensor, each: Each = map) -> Tensor:

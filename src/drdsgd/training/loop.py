@@ -35,7 +35,7 @@ from drdsgd.core.gradients import (
 )
 from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.optimizers import COPIES
-from drdsgd.core.parallel import Each, blocks, each_of, one_thread
+from drdsgd.core.parallel import Each, blocks, column_sums, each_of, one_thread
 from drdsgd.core.round import Round, State, init, make_round
 from drdsgd.data.batches import Batches
 from drdsgd.data.devices import Devices
@@ -44,7 +44,7 @@ from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, unknown, whole
 from drdsgd.topology.mixing import Mixing, metropolis
 from drdsgd.training.card import Training, save
-from drdsgd.training.evaluation import Scores, column_sums, distances, evaluate
+from drdsgd.training.evaluation import Scores, distances, evaluate
 from drdsgd.training.metrics import Metric, Metrics, Spread, absolute_error, accuracy
 
 __all__ = ["Options", "Progress", "Reference", "Result", "consensus", "train", "trajectory"]
