@@ -17,14 +17,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from drdsgd.core.gradients import loss_name
 from drdsgd.engines.products import links
 from drdsgd.errors import InputError
 from drdsgd.files import replacing, write_text
 from drdsgd.topology.mixing import Mixing, rho_over_time
 from drdsgd.training.metrics import Metric, Metrics
+from drdsgd.training.preparation import Prepared
 from drdsgd.versions import versions
 
-__all__ = ["Training", "save", "text"]
+__all__ = ["Training", "describe", "save", "text"]
 
 # up to this many devices a card has a line for each, above that only for the worst
 ALL_DEVICES, WORST_DEVICES = 50, 20
@@ -55,6 +57,27 @@ class Training:
     """The devices' names, if they have names."""
     rho: float | None = None
     """Computed when the card is written, if not given."""
+
+
+def describe(run: Prepared) -> Training:
+    """How this run trains its model; a collective operation if there are several processes."""
+    train_sizes, test_sizes = (run.ranks.gather(some.sizes).tolist() for some in (run.data.train, run.data.test))
+    return Training(
+        algorithm=run.algorithm.name,
+        eta=run.algorithm.eta,
+        rounds=run.settings.rounds,
+        batch_size=run.settings.batch_size,
+        seed=run.settings.seed,
+        loss=loss_name(run.site.loss),
+        metric=run.metric,
+        train_sizes=train_sizes,
+        test_sizes=test_sizes,
+        names=run.data.names,
+        shape=run.data.shape,
+        scale=run.data.scale,
+        shift=run.data.shift,
+        mixing=None if run.algorithm.has_server else run.mixing,
+    )
 
 
 def save(folder: Path, model: nn.Module, training: Training, final: Metrics, card: str = "README.md") -> Path:

@@ -1,0 +1,171 @@
+"""Before the first round: check that everything fits together, and choose how to compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import networkx as nx
+import torch
+from torch import Tensor, nn
+
+from drdsgd.core.engine import Ranks
+from drdsgd.core.flat import Flat
+from drdsgd.core.gradients import (
+    Loss,
+    check_loss,
+    check_numbers,
+    choose_execution,
+    choose_features,
+    choose_memory_format,
+    make_forward,
+)
+from drdsgd.core.method import Method, Play, Site
+from drdsgd.core.objectives import LocalDevices
+from drdsgd.core.parallel import blocks, each_of
+from drdsgd.core.round import State
+from drdsgd.data.batches import Batches
+from drdsgd.data.devices import Devices
+from drdsgd.data.pairs import OwnData, from_pairs
+from drdsgd.engines.local import SingleProcess
+from drdsgd.errors import InputError, whole
+from drdsgd.topology.mixing import Mixing, metropolis
+from drdsgd.training.metrics import Metric, absolute_error, accuracy
+from drdsgd.training.progress import Progress
+
+__all__ = ["Execute", "Prepared", "Reference", "Settings", "prepare"]
+
+Reference = Literal["samples", "uniform"]
+Execute = Literal["auto", "batched", "loop"]
+
+# models and batches of the devices that are processed together: a thread's part of a last-level cache
+BLOCK_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to train; `drdsgd.trajectory` describes each."""
+
+    rounds: int
+    batch_size: int
+    seed: int
+    eval_every: int
+    reference: Reference | float
+    loss: Loss | None = None
+    metric: Metric | None = None
+    execution: Execute
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "batch_size", "eval_every", *(() if self.threads is None else ("threads",))):
+            whole(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose parts fit together: the devices of this process, and the algorithm that is started on them."""
+
+    settings: Settings
+    algorithm: Method
+    mixing: Mixing
+    data: Devices
+    ranks: Ranks
+    metric: Metric
+    site: Site
+    play: Play
+
+    def consensus(self, state: State) -> nn.Module:
+        """The common model, as a separate module; a collective operation if there are several processes."""
+        return self.site.flat.to_module(self.algorithm.consensus(state, self.ranks)).eval()
+
+    def resumed(self, start: Progress) -> Progress:
+        """A copy of `start`, from which this run can continue; refuses the state of a different run."""
+        state, d = start.state, self.site.flat.d
+        if state.theta.shape != (self.data.K, d):
+            raise InputError(
+                f"the model has {d} parameters on {self.data.K} devices, but the run to continue has "
+                f"{list(state.theta.shape)}: the model's code changed; start a new run"
+            )
+        fresh = self.play.begin(state.theta[:1])
+        for kind, now, before in (
+            ("objective", fresh.objective, state.objective),
+            ("optimizer", fresh.optimizer, state.optimizer),
+        ):
+            if now.keys() != before.keys():
+                raise InputError(
+                    f"the run to continue has {', '.join(sorted(before)) or 'nothing'} as its {kind}'s state, which is "
+                    f"now {', '.join(sorted(now)) or 'nothing'}: another version started it; start a new run"
+                )
+        return start._replace(state=state.copy())
+
+
+def prepare(
+    model: nn.Module,
+    devices: Devices | Sequence[OwnData],
+    graph: nx.Graph | Mixing,
+    algorithm: Method,
+    settings: Settings,
+    ranks: Ranks | None = None,
+) -> Prepared:
+    """A run that is ready to begin; arguments that do not fit together are refused."""
+    if isinstance(algorithm, type) or not isinstance(algorithm, Method):
+        raise InputError(
+            f"algorithm is {algorithm!r}: give a value such as drdsgd.dr_dsgd(eta=0.1, mu=1.0) or drdsgd.dsgd(eta=0.1)"
+        )
+    data = devices if isinstance(devices, Devices) else from_pairs(devices)
+    mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
+    ranks = ranks or SingleProcess(mixing.K)
+    if len(ranks.rows) != data.K:
+        raise InputError(
+            f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices: give one entry per node"
+        )
+    algorithm.check(mixing, ranks.size)
+    flat = Flat(model)
+    data = data.to(flat.device, flat.dtype)
+    metric = settings.metric or (accuracy() if data.classes else absolute_error())
+    site = _site(flat, data, mixing, ranks, metric, settings)
+    return Prepared(settings, algorithm, mixing, data, ranks, metric, site, algorithm.start(site))
+
+
+def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metric, settings: Settings) -> Site:
+    """How this process computes: its threads, its engine, and the fastest kernels for the model and the loss."""
+    threads = settings.threads if settings.threads is not None else torch.get_num_threads()
+    workers = threads if flat.device.type == "cpu" else 1
+    each = each_of(workers)
+    engine = ranks.engine(mixing, flat.dtype, flat.device, each)
+    loss = settings.loss or (nn.functional.cross_entropy if data.classes else nn.functional.mse_loss)
+    batches = Batches(data, settings.batch_size, settings.seed, engine.rows, _features(flat, data))
+    x, y = batches(0, slice(0, 2))
+    scored = loss is nn.functional.cross_entropy or metric == accuracy()
+    outputs = flat.check(x.flatten(0, 1), data.classes if scored else None)
+    check_loss(loss, outputs, y.flatten(0, 1))
+    metric.check(outputs, y.flatten(0, 1))
+    execution = choose_execution(flat, loss, x, y) if settings.execution == "auto" else settings.execution
+    if execution == "loop":
+        flat = Flat(flat.module, choose_memory_format(flat, x.flatten(0, 1)))
+    most = 1 if execution == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
+
+    def parts_of(n: int) -> list[slice]:
+        in_turn = -(-n // (workers * max(most, 1)))  # blocks per thread: equally many, so that none waits
+        return blocks(n, -(-n // (workers * in_turn)))
+
+    hosted = LocalDevices(_share(data, ranks, settings.reference).to(flat.dtype), engine.rows, mixing.K)
+    return Site(hosted, batches, flat, make_forward(flat, loss, execution), loss, execution, engine, parts_of, each)
+
+
+def _features(flat: Flat, data: Devices) -> torch.dtype:
+    """The type in which the model takes the samples: integers stay integers if it takes them, as an embedding does."""
+    plain = data.train.x.dtype == torch.int64 and bool(data.scale == 1) and not data.shift.any()
+    taken = choose_features(flat, data.train.x[:2]) if plain else flat.dtype
+    if not taken.is_floating_point:
+        for samples in (data.train, data.test):
+            check_numbers(flat, samples.x)
+    return taken
+
+
+def _share(data: Devices, ranks: Ranks, reference: Reference | float) -> Tensor:
+    """The reference weights K p_i of this process's devices, [n]."""
+    mean = ranks.gather(data.train.sizes).double().mean() if isinstance(reference, str) else reference
+    share = data.train.sizes.double() / mean
+    return torch.ones_like(share) if reference == "uniform" else share
