@@ -191,8 +191,16 @@ class ServerAlgorithm:
 
     def start(self, site: Site) -> Play:
         """The server and all devices, in this process."""
-        s = site
-        clients = Clients(s.hosted.share, s.batches, s.flat, s.forward, s.loss, s.execution, s.parts_of, s.each)
+        clients = Clients(
+            site.hosted.share,
+            site.batches,
+            site.flat,
+            site.forward,
+            site.loss,
+            site.execution,
+            site.parts_of,
+            site.each,
+        )
         round = make_server_round(self, clients)
         return Play(lambda theta: self.init(theta, clients), round, lambda state, loss: round(state.copy())[1].weight)
 

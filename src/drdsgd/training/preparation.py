@@ -10,17 +10,10 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
+from drdsgd.core import gradients
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
-from drdsgd.core.gradients import (
-    Loss,
-    check_loss,
-    check_numbers,
-    choose_execution,
-    choose_features,
-    choose_memory_format,
-    make_forward,
-)
+from drdsgd.core.gradients import Loss
 from drdsgd.core.method import Method, Play, Site
 from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.parallel import blocks, each_of
@@ -139,11 +132,11 @@ def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metri
     x, y = batches(0, slice(0, 2))
     scored = loss is nn.functional.cross_entropy or metric == accuracy()
     outputs = flat.check(x.flatten(0, 1), data.classes if scored else None)
-    check_loss(loss, outputs, y.flatten(0, 1))
+    gradients.check_loss(loss, outputs, y.flatten(0, 1))
     metric.check(outputs, y.flatten(0, 1))
-    execution = choose_execution(flat, loss, x, y) if settings.execution == "auto" else settings.execution
+    execution = gradients.choose_execution(flat, loss, x, y) if settings.execution == "auto" else settings.execution
     if execution == "loop":
-        flat = Flat(flat.module, choose_memory_format(flat, x.flatten(0, 1)))
+        flat = Flat(flat.module, gradients.choose_memory_format(flat, x.flatten(0, 1)))
     most = 1 if execution == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
 
     def parts_of(n: int) -> list[slice]:
@@ -151,16 +144,17 @@ def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metri
         return blocks(n, -(-n // (workers * in_turn)))
 
     hosted = LocalDevices(_share(data, ranks, settings.reference).to(flat.dtype), engine.rows, mixing.K)
-    return Site(hosted, batches, flat, make_forward(flat, loss, execution), loss, execution, engine, parts_of, each)
+    forward = gradients.make_forward(flat, loss, execution)
+    return Site(hosted, batches, flat, forward, loss, execution, engine, parts_of, each)
 
 
 def _features(flat: Flat, data: Devices) -> torch.dtype:
     """The type in which the model takes the samples: integers stay integers if it takes them, as an embedding does."""
     plain = data.train.x.dtype == torch.int64 and bool(data.scale == 1) and not data.shift.any()
-    taken = choose_features(flat, data.train.x[:2]) if plain else flat.dtype
+    taken = gradients.choose_features(flat, data.train.x[:2]) if plain else flat.dtype
     if not taken.is_floating_point:
         for samples in (data.train, data.test):
-            check_numbers(flat, samples.x)
+            gradients.check_numbers(flat, samples.x)
     return taken
 
 
