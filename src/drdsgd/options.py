@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from drdsgd.errors import InputError, named, unknown
@@ -86,7 +87,7 @@ class Parameter(NamedTuple):
         if self.kind in (str, bool):
             word = {str: "string", bool: "boolean"}[self.kind]
             return None if isinstance(value, self.kind) else f"a valid {word}"
-        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
+        if isinstance(value, bool) or not isinstance(value, Integral if self.kind is int else Real):
             return "a valid integer" if self.kind is int else "a valid number"
         if not math.isfinite(value):
             return "a finite number"
@@ -239,7 +240,8 @@ def _taken_apart(kind: Any) -> tuple[Option | None, type[Any] | tuple[str, ...] 
             schedule, strange = schedule or "Callable" in str(one), True
     if not found or (strange and option is None):
         return None, None, False
-    return option, float if float in found else found[0], schedule
+    choices = [one for one in found if isinstance(one, tuple)]
+    return option, choices[0] if choices else float if float in found else found[0], schedule
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -61,7 +61,7 @@ def fedrobust(
                 "FedRobust shifts inputs, but this model takes integers (an embedding?), which can't be shifted: use "
                 "another algorithm, such as fed_term"
             )
-        features = math.prod(clients.batches.samples.x.shape[1:])
+        features = math.prod(clients.batches.shape)
         size = (features, features) if shift == "matrix" else (features,)
         # Lambda - I, and delta
         shifts = {"bend": theta.new_zeros(clients.K, *size), "offset": theta.new_zeros(clients.K, features)}

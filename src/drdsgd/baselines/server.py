@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,14 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat, aligned
 from drdsgd.core.gradients import Execution, Forward, Loss
+from drdsgd.core.method import Batches, Play, Site
 from drdsgd.core.objectives import project_on_simplex
 from drdsgd.core.parallel import Each
 from drdsgd.core.parts import Part
 from drdsgd.core.round import Info, Round, State
 from drdsgd.core.schedules import Schedule, schedule_of
-from drdsgd.data.batches import Batches
 from drdsgd.errors import Diverged, InputError
 from drdsgd.options import checked, parameters
 from drdsgd.random import Stream, words
@@ -173,7 +175,8 @@ class ServerAlgorithm:
     """`init(theta [K, d], clients) -> state`, `round(state, clients) -> state, info`, `common(state) -> model [d]`.
 
     The rows of a state's theta are the devices' models: copies of the server's, unless devices keep their own. `round`
-    takes over the given state and works in its tensors. Each tensor has one row per device, or one row.
+    takes over the given state and works in its tensors. Each tensor has one row per device, or one row. `name` and
+    `eta` are texts for messages and the model card. It is a `Method` (`drdsgd.core.method`) with a server.
     """
 
     init: Callable[[Tensor, Clients], State]
@@ -183,9 +186,36 @@ class ServerAlgorithm:
     eta: str = ""
     later: Callable[[Setting], ServerAlgorithm] | None = None
     """makes the same algorithm with nothing left open (see `composition`)"""
+    has_server: ClassVar[Literal[True]] = True
+    cures: ClassVar[str] = "try a smaller eta"
 
-    def check(self, mixing: Mixing) -> None:
-        """Accept every mixing: the graph is not used."""
+    def check(self, mixing: Mixing, processes: int = 1) -> None:
+        """Accept every mixing, because the graph is not used; refuse several processes."""
+        if processes > 1:
+            raise InputError(f"{self.name} has a server, which is simulated in one process: run it without torchrun")
+
+    def over(self, mixing: Mixing) -> Mixing:
+        """The mixing as it is: nothing is gossiped."""
+        return mixing
+
+    def start(self, site: Site) -> Play:
+        """The server and all devices, in this process."""
+        clients = Clients(
+            site.hosted.share,
+            site.batches,
+            site.flat,
+            site.forward,
+            site.loss,
+            site.execution,
+            site.parts_of,
+            site.each,
+        )
+        round = make_server_round(self, clients)
+        return Play(lambda theta: self.init(theta, clients), round, lambda state, loss: round(state.copy())[1].weight)
+
+    def consensus(self, state: State, ranks: Ranks, each: Each = map) -> Tensor:
+        """The server's model, [d]."""
+        return self.common(state)
 
 
 SERVERS: dict[str, Constructor[ServerAlgorithm]] = {}

@@ -6,14 +6,22 @@ dr_gt_adam(mu=1.0)    an `Algorithm`; options that are left out have the default
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+from torch import Tensor
+
+from drdsgd.core import objectives, optimizers
 from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.engine import Ranks
+from drdsgd.core.method import Play, Site
 from drdsgd.core.objectives import OBJECTIVES, Objective, protected
-from drdsgd.core.optimizers import OPTIMIZERS, GossipOptimizer
+from drdsgd.core.optimizers import COPIES, OPTIMIZERS, GossipOptimizer
+from drdsgd.core.parallel import Each, column_sums
 from drdsgd.core.parts import Part
+from drdsgd.core.round import State, init, make_round
 from drdsgd.errors import InputError, named
 from drdsgd.options import GossipSteps, LocalSteps, Parameter, WeightDecay, parameters
 from drdsgd.topology import mixing as mixings
@@ -27,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What to minimise, and how: any objective works with any optimizer.
+    """What to minimise, and how: any objective works with any optimizer. It is a `Method` without a server.
 
     `name` and `eta` are texts for messages and the model card. Devices average with their neighbours `gossip_steps`
     times in a round, and only in every `local_steps`-th round. `later` makes the same algorithm with nothing left open
@@ -45,8 +53,18 @@ class Algorithm:
     local_steps: int | None = None
     gossip_steps: int | None = None
     later: Callable[[Setting], Algorithm] | None = None
+    has_server: ClassVar[Literal[False]] = False
 
-    def check(self, mixing: Mixing) -> None:
+    @property
+    def cures(self) -> str:
+        """What to try if a run diverges."""
+        smaller = "try a smaller eta or gamma" if COPIES in self.optimizer.keeps else "try a smaller eta"
+        if self.objective.gossips:  # its weights are bounded, so the steps are too long
+            return f"{smaller}, or {named('weight_cap', 2)}, or a lower cap if there is one"
+        normalized = named("weights", "normalized")
+        return f"{smaller}, or for DR-DSGD a larger mu, {named('loss_clip')} or {normalized}"
+
+    def check(self, mixing: Mixing, processes: int = 1) -> None:
         """Refuse a mixing that the optimizer or the objective cannot use."""
         self.optimizer.check(mixing)
         self.objective.check(mixing)
@@ -56,6 +74,19 @@ class Algorithm:
         if self.gossip_steps is not None:
             mixing = mixings.repeated(mixing, self.gossip_steps)
         return mixing if self.local_steps is None else mixings.local_steps(mixing, self.local_steps)
+
+    def start(self, site: Site) -> Play:
+        """Gossip among the devices of this process and all others."""
+        parts = site.parts_of(len(site.hosted.rows))
+        return Play(
+            lambda theta: init(self, theta, site.hosted),
+            make_round(self, site.forward, site.batches, site.engine, parts, site.each),
+            lambda state, loss: self.objective.weigh(loss, copy.deepcopy(state.objective), 0),
+        )
+
+    def consensus(self, state: State, ranks: Ranks, each: Each = map) -> Tensor:
+        """The mean of all devices' models, [d]."""
+        return ranks.total(column_sums(state.theta, each)) / ranks.K
 
 
 def composed(

@@ -18,8 +18,12 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
-__all__ = ["Each", "blocks", "each_of", "one_thread"]
+__all__ = ["Each", "blocks", "column_sums", "each_of", "one_thread"]
+
+# columns of theta that are summed in one step
+SUMMED_COLUMNS = 2**14
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -77,6 +81,15 @@ def blocks(n: int, most: int) -> list[slice]:
     parts = -(-n // max(most, 1))
     ends = [-(-n * (i + 1) // parts) for i in range(parts)]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def column_sums(theta: Tensor, each: Each = map) -> Tensor:
+    """The sum [d] of the models theta [n, d].
+
+    >>> column_sums(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    tensor([2., 0.])
+    """
+    return torch.cat(list(each(lambda some: theta[:, some].sum(dim=0), blocks(theta.shape[1], SUMMED_COLUMNS))))
 
 
 @contextmanager

@@ -11,18 +11,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.engine import Engine
+from drdsgd.core.flat import aligned
 from drdsgd.core.gradients import Forward, Gradient
 from drdsgd.core.objectives import LocalDevices, ObjectiveState
 from drdsgd.core.optimizers import OptimizerState
 from drdsgd.core.parallel import Each
+
+if TYPE_CHECKING:
+    from drdsgd.core.algorithms import Algorithm
 
 __all__ = ["Info", "Round", "State", "init", "make_round"]
 
@@ -37,6 +41,10 @@ class State(NamedTuple):
     theta: Tensor
     objective: ObjectiveState
     optimizer: OptimizerState
+
+    def copy(self) -> State:
+        """A separate state: rounds work in the tensors of the one that they get."""
+        return State(self.t, aligned(self.theta), *copy.deepcopy((self.objective, self.optimizer)))
 
 
 class Info(NamedTuple):

@@ -61,7 +61,7 @@ class Batches:
         self.sizes, self.starts = data.train.sizes.cpu().numpy(), data.train.starts.cpu().numpy()
         self.scale = data.scale.to(dtype)
         self.shift = data.shift.to(dtype) if data.shift.any() else None
-        self.B, self.seed, self.dtype = B, seed, dtype
+        self.B, self.seed, self.dtype, self.shape = B, seed, dtype, data.shape
         self._lock, self._drawn = threading.Lock(), dict[int, NDArray[np.int64]]()
 
     def __call__(self, t: int, some: slice = slice(None)) -> tuple[Tensor, Tensor]:

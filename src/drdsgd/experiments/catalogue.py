@@ -26,7 +26,7 @@ from drdsgd.files import write_text
 from drdsgd.options import GROUPS, IN_PYTHON, Parameter, Rule, parameters
 from drdsgd.topology.graphs import GRAPHS
 from drdsgd.topology.mixing import mixing_of
-from drdsgd.training.loop import train
+from drdsgd.training.preparation import Settings
 
 __all__ = ["main", "text"]
 
@@ -50,7 +50,7 @@ def text() -> str:
         "datasets": {**datasets, "synthetic": parameters(synthetic)},
         "partitions": {name: parameters(make) for name, make in PARTITIONS.items()},
     }
-    common = {"shared": SHARED, "gossip": parameters(mixing_of), "training": parameters(train)}
+    common = {"shared": SHARED, "gossip": parameters(mixing_of), "training": parameters(Settings)}
     return _json(
         {
             "options": _options(methods, kinds, common),

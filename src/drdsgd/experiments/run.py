@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd.baselines import ServerAlgorithm
 from drdsgd.core import schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
@@ -28,8 +28,8 @@ from drdsgd.experiments.loggers import Logger
 from drdsgd.experiments.options import spelling
 from drdsgd.experiments.records import Folder, Record
 from drdsgd.training import card, checkpoint
-from drdsgd.training.loop import Progress, consensus, trajectory
-from drdsgd.training.metrics import accuracy
+from drdsgd.training.loop import Progress, steps
+from drdsgd.training.preparation import Settings, prepare
 from drdsgd.versions import versions
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from drdsgd.data.devices import Devices
     from drdsgd.engines.distributed import World
 
-__all__ = ["check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "stop_requests"]
+__all__ = [
+    "check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "settings_of", "stop_requests",
+]  # fmt: skip
 
 # fields that may differ between machines without changing the experiment
 OF_A_MACHINE = ("threads", "data_dir")
@@ -128,12 +130,8 @@ def _go(
     network = records.network(graph, data, mixing, ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # every mistake in the input is refused here, before anything is written
-    steps = trajectory(
-        model, data, mixing, algorithm,
-        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
-        reference=e.reference, execution=e.execution, threads=e.threads,
-        start=start, ranks=ranks, agree_every=e.checkpoint_every,
-    )  # fmt: skip
+    prepared = prepare(model, data, mixing, algorithm, settings_of(e), ranks)
+    rounds = steps(prepared, start, agree_every=e.checkpoint_every)
     last, t = start, -1 if start is None else start.state.t
     if network is not None:
         if start is None:
@@ -145,7 +143,7 @@ def _go(
         with stop_requests() as asked:
             try:
                 stopping = False
-                for progress in steps:
+                for progress in rounds:
                     last, t = progress, progress.state.t
                     if progress.metrics is not None and ranks.rank == 0:
                         folder.append(progress.metrics)
@@ -168,28 +166,21 @@ def _go(
             if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
                 raise Interrupted(f"stopped after round {t} of {e.rounds}")
         assert last is not None
-        trained = consensus(model, algorithm, last.state, ranks)
-        sizes = [ranks.gather(samples.sizes).tolist() for samples in (data.train, data.test)]
+        trained, training = prepared.consensus(last.state), card.describe(prepared)
         if network is not None:
-            training = card.Training(
-                algorithm=algorithm.name,
-                eta=schedules.said(registry.scheduled("eta", e.eta, e.eta_schedule, e.rounds)),
-                rounds=e.rounds,
-                batch_size=e.batch_size,
-                seed=e.seed,
-                loss="cross entropy",
-                metric=accuracy(),
-                train_sizes=sizes[0],
-                test_sizes=sizes[1],
-                names=network.names,
-                shape=data.shape,
-                scale=data.scale,
-                shift=data.shift,
-                mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
-                rho=network.rho,
-            )
+            eta = schedules.said(registry.scheduled("eta", e.eta, e.eta_schedule, e.rounds))
+            training = dataclasses.replace(training, eta=eta, names=network.names, rho=network.rho)
             card.save(folder.path, trained, training, records.read_metrics(folder.metrics)[-1], folder.card.name)
             folder.finish("finished", "")
+
+
+def settings_of(e: Experiment, mean_samples: float | None = None) -> Settings:
+    """How to train; a process that can't know all devices gives the mean number of samples per device."""
+    return Settings(
+        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
+        reference=e.reference if mean_samples is None or e.reference == "uniform" else mean_samples,
+        execution=e.execution, threads=e.threads,
+    )  # fmt: skip
 
 
 @contextmanager

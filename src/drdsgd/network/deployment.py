@@ -136,11 +136,10 @@ def _check_distinct(found: Sequence[Place], where: str) -> None:
 
 def check(e: Experiment) -> None:
     """Refuse an experiment that does not tolerate lost messages."""
-    from drdsgd.core.algorithms import Algorithm
     from drdsgd.experiments import registry
 
     algorithm = make_algorithm(e)
-    if not isinstance(algorithm, Algorithm):
+    if algorithm.has_server:
         raise InputError(f"--algorithm {e.algorithm}: it needs a server, and a network has none; use another")
     graph = make_graph(e)
     if graph.is_directed():

@@ -16,17 +16,14 @@ from typing import NamedTuple
 
 import torch
 
-from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
-from drdsgd.core.objectives import LocalDevices
-from drdsgd.core.round import init
 from drdsgd.data.devices import Devices
 from drdsgd.data.files import from_folder
 from drdsgd.errors import Diverged, InputError, Interrupted
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Folder, Status
-from drdsgd.experiments.run import OF_A_MACHINE, check_device, check_unchanged, stop_requests
+from drdsgd.experiments.run import OF_A_MACHINE, check_device, check_unchanged, settings_of, stop_requests
 from drdsgd.files import write_text
 from drdsgd.network import certificates, monitor, zenoh_log
 from drdsgd.network.deployment import Device, experiment_of, file_of, load
@@ -36,7 +33,8 @@ from drdsgd.network.links import BEHIND, Links
 from drdsgd.network.transport import Transport, why_silent
 from drdsgd.topology.mixing import Mixing
 from drdsgd.training import checkpoint
-from drdsgd.training.loop import Progress, trajectory
+from drdsgd.training.loop import Progress, steps
+from drdsgd.training.preparation import prepare
 
 __all__ = ["Outcome", "run"]
 
@@ -133,6 +131,8 @@ class Member:
 
     def __post_init__(self) -> None:
         self.ranks = OneDevice(self.device.number, self.links)
+        settings = settings_of(self.e, self.mean)
+        self.prepared = prepare(self.model, self.data, self.mixing, make_algorithm(self.e), settings, self.ranks)
 
     def begin(self) -> Progress | None:
         """Load the checkpoint, if there is one, and log the start."""
@@ -205,12 +205,7 @@ class Member:
             return progress
         round, theta = newest
         self.links.leap(round)
-        algorithm = make_algorithm(self.e)
-        assert isinstance(algorithm, Algorithm)  # `deployment.check` has refused the others
-        theta = theta.to(self.e.device)
-        sizes = self.data.train.sizes.double() / self.mean if self.e.reference == "samples" else torch.ones(1)
-        hosted = LocalDevices(sizes.to(theta), torch.tensor([self.device.number], device=theta.device), self.e.devices)
-        state = init(algorithm, theta[None].clone(), hosted)._replace(t=round)
+        state = self.prepared.play.begin(theta.to(self.e.device)[None].clone())._replace(t=round)
         self.log("took a neighbour's model", round=round, before=t)
         before = progress or Progress(state, 0, 0.0, None)
         return before._replace(state=state, metrics=None)
@@ -218,13 +213,8 @@ class Member:
     def _rounds(self, progress: Progress | None, watch: Watch, stop: Callable[[], bool]) -> Progress:
         """Run rounds to the end, or until the device is to stop, or leaps to its neighbours' round."""
         e, links, status = self.e, self.links, self.status
-        steps = trajectory(
-            self.model, self.data, self.mixing, make_algorithm(e),
-            rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
-            reference="uniform" if e.reference == "uniform" else self.mean,
-            execution=e.execution, threads=e.threads, start=progress, ranks=self.ranks,
-        )  # fmt: skip
-        for progress in steps:
+        rounds = steps(self.prepared, progress)
+        for progress in rounds:
             t = progress.state.t
             links.begin(t)
             if progress.metrics is not None:

@@ -1,3 +1,3 @@
-"""Training: the loop, evaluation, metrics, checkpoints and the model card."""
+"""Training: preparation, the loop, evaluation, metrics, checkpoints and the model card."""
 
 __all__: list[str] = []

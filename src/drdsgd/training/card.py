@@ -17,14 +17,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from drdsgd.core.gradients import loss_name
 from drdsgd.engines.products import links
 from drdsgd.errors import InputError
 from drdsgd.files import replacing, write_text
 from drdsgd.topology.mixing import Mixing, rho_over_time
 from drdsgd.training.metrics import Metric, Metrics
+from drdsgd.training.preparation import Prepared
 from drdsgd.versions import versions
 
-__all__ = ["Training", "save", "text"]
+__all__ = ["Training", "describe", "save", "text"]
 
 # up to this many devices a card has a line for each, above that only for the worst
 ALL_DEVICES, WORST_DEVICES = 50, 20
@@ -57,6 +59,27 @@ class Training:
     """Computed when the card is written, if not given."""
 
 
+def describe(run: Prepared) -> Training:
+    """How this run trains its model; a collective operation if there are several processes."""
+    train_sizes, test_sizes = (run.ranks.gather(some.sizes).tolist() for some in (run.data.train, run.data.test))
+    return Training(
+        algorithm=run.algorithm.name,
+        eta=run.algorithm.eta,
+        rounds=run.settings.rounds,
+        batch_size=run.settings.batch_size,
+        seed=run.settings.seed,
+        loss=loss_name(run.site.loss),
+        metric=run.metric,
+        train_sizes=train_sizes,
+        test_sizes=test_sizes,
+        names=run.data.names,
+        shape=run.data.shape,
+        scale=run.data.scale,
+        shift=run.data.shift,
+        mixing=None if run.algorithm.has_server else run.mixing,
+    )
+
+
 def save(folder: Path, model: nn.Module, training: Training, final: Metrics, card: str = "README.md") -> Path:
     """Write `model.safetensors` and then its card into a folder, each atomically."""
     if folder.exists() and not folder.is_dir():
@@ -75,29 +98,10 @@ def save(folder: Path, model: nn.Module, training: Training, final: Metrics, car
 
 def text(model: nn.Module, training: Training, final: Metrics, file: str, checksum: str) -> str:
     """The card: the results, how the model was trained, how to load it, and the limits of the results."""
-    t, metric, spread = training, training.metric, final.consensus
-    K, name = len(spread.per_device), type(model).__name__
-    worst = spread.per_device.index(spread.worst)
-    fewest = min(t.test_sizes)
+    t, K, name = training, len(final.consensus.per_device), type(model).__name__
     parameters = list(model.parameters())
-
-    def shown(value: float) -> str:
-        return f"{value:.1f} %" if metric.unit == "%" else f"{value:.4g} {metric.unit}".strip()
-
-    order = list(range(K))
-    if K > ALL_DEVICES:
-        order.sort(key=spread.per_device.__getitem__, reverse=not metric.higher_is_better)
-        order = order[:WORST_DEVICES]
-    rows = [
-        f"| {_called(t, i)} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(spread.per_device[i])}"
-        f"{' (worst)' if i == worst else ''} |"
-        for i in order
-    ]
-    apart = abs(spread.average - spread.worst)
-    gap = f"{apart:.1f} points" if metric.unit == "%" else shown(apart)
-    side = "below" if metric.higher_is_better else "above"
+    known = KNOWN_METRICS.get(t.metric.name)
     input_, scaled = _input(t)
-    known = KNOWN_METRICS.get(metric.name)
     lines = [
         "---",
         "library_name: pytorch",
@@ -114,24 +118,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
         "## How well it serves the devices",
         "",
-        f"Device {_called(t, worst)} is the worst-off device: {metric.name} {shown(spread.worst)}, {gap} {side} the "
-        "average.",
-        "",
-        "| | average | worst device | worst 10 % | STDEV over devices |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {kind} | {shown(a.average)} | {shown(a.worst)} | {shown(a.worst10)} | {shown(a.stdev)} |"
-            for kind, a in (("this model", final.consensus), ("each device's own model", final.local))
-        ),
-        "",
-        f"The {metric.name} was measured on each device's own held-out samples, after the last round. *Worst 10 %* is "
-        f"the mean over the worst ceil(K / 10) devices, here {-(-K // 10)}. *Each device's own model* is the "
-        "model that the device has at the end.",
-        "",
-        f"| device | training samples | held-out samples | {metric.name} |",
-        "|---|---|---|---|",
-        *rows,
-        *(["", f"These are the {len(rows)} worst of {K} devices."] if len(rows) < K else []),
+        *_results(t, final),
         "",
         "## How it was trained",
         "",
@@ -163,12 +150,54 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
         "## Limits",
         "",
-        f"- A device has {_span(t.test_sizes)} held-out samples. " + _coarse(metric, fewest),
+        f"- A device has {_span(t.test_sizes)} held-out samples. " + _coarse(t.metric, min(t.test_sizes)),
         "- The numbers say nothing about other devices, or about samples unlike these.",
         "- If settings were chosen by these same numbers, the numbers are too optimistic.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _results(t: Training, final: Metrics) -> list[str]:
+    """The lines about the worst-off device, the spread over devices, and each device."""
+    metric, spread = t.metric, final.consensus
+    K, worst = len(spread.per_device), spread.per_device.index(spread.worst)
+
+    def shown(value: float) -> str:
+        return f"{value:.1f} %" if metric.unit == "%" else f"{value:.4g} {metric.unit}".strip()
+
+    order = list(range(K))
+    if K > ALL_DEVICES:
+        order.sort(key=spread.per_device.__getitem__, reverse=not metric.higher_is_better)
+        order = order[:WORST_DEVICES]
+    rows = [
+        f"| {_called(t, i)} | {t.train_sizes[i]} | {t.test_sizes[i]} | {shown(spread.per_device[i])}"
+        f"{' (worst)' if i == worst else ''} |"
+        for i in order
+    ]
+    apart = abs(spread.average - spread.worst)
+    gap = f"{apart:.1f} points" if metric.unit == "%" else shown(apart)
+    side = "below" if metric.higher_is_better else "above"
+    return [
+        f"Device {_called(t, worst)} is the worst-off device: {metric.name} {shown(spread.worst)}, {gap} {side} the "
+        "average.",
+        "",
+        "| | average | worst device | worst 10 % | STDEV over devices |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {kind} | {shown(a.average)} | {shown(a.worst)} | {shown(a.worst10)} | {shown(a.stdev)} |"
+            for kind, a in (("this model", final.consensus), ("each device's own model", final.local))
+        ),
+        "",
+        f"The {metric.name} was measured on each device's own held-out samples, after the last round. *Worst 10 %* is "
+        f"the mean over the worst ceil(K / 10) devices, here {-(-K // 10)}. *Each device's own model* is the "
+        "model that the device has at the end.",
+        "",
+        f"| device | training samples | held-out samples | {metric.name} |",
+        "|---|---|---|---|",
+        *rows,
+        *(["", f"These are the {len(rows)} worst of {K} devices."] if len(rows) < K else []),
+    ]
 
 
 def _called(t: Training, i: int) -> str:

@@ -27,7 +27,7 @@ from drdsgd.core.engine import Ranks
 from drdsgd.core.round import State
 from drdsgd.errors import InputError, one_line
 from drdsgd.files import replacing
-from drdsgd.training.loop import Progress
+from drdsgd.training.progress import Progress
 
 __all__ = ["Part", "load", "parts", "save"]
 

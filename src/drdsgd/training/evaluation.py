@@ -1,36 +1,34 @@
-"""One evaluation: the metric of the common model and of every device's own model, and the distances between them."""
+"""One evaluation: the metric of the common model and of every device's own model, and the distances between them.
+
+An `Evaluator` measures a run, and refuses a run whose numbers are not finite.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drdsgd.core.flat import Flat
+from drdsgd.core.flat import Flat, aligned
 from drdsgd.core.gradients import Execution, predict
-from drdsgd.core.parallel import Each, blocks
+from drdsgd.core.parallel import Each, blocks, one_thread
 from drdsgd.data.devices import Devices
-from drdsgd.training.metrics import Metric, accuracy
+from drdsgd.errors import Diverged, InputError
+from drdsgd.training.metrics import Metric, Metrics, Spread, accuracy
+from drdsgd.training.preparation import Prepared
+from drdsgd.training.progress import Progress
 
-__all__ = ["Scores", "column_sums", "distances", "evaluate"]
+__all__ = ["Evaluator", "Scores", "distances", "evaluate"]
 
 # Samples per forward pass: enough to keep a core busy, few enough for its cache. Models that run device by device have
 # convolutions, whose outputs are large.
 TOGETHER = {"batched": 1024, "loop": 128}
-# columns of theta that are summed in one step, and bytes of the models that are compared with the mean in one step
-SUMMED_COLUMNS, COMPARED_BYTES = 2**14, 4 * 2**20
+# bytes of the models that are compared with the mean in one step
+COMPARED_BYTES = 4 * 2**20
 # bytes of the models that are evaluated together: they are copied when some devices run out of samples
 ASKED_BYTES = 32 * 2**20
-
-
-def column_sums(theta: Tensor, each: Each = map) -> Tensor:
-    """The sum [d] of the models theta [n, d].
-
-    >>> column_sums(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
-    tensor([2., 0.])
-    """
-    return torch.cat(list(each(lambda some: theta[:, some].sum(dim=0), blocks(theta.shape[1], SUMMED_COLUMNS))))
 
 
 def distances(theta: Tensor, common: Tensor, each: Each = map) -> Tensor:
@@ -118,3 +116,121 @@ def evaluate(
     y, score = (test.y, scores[0].double()) if data.classes else (device[:0], means[0][:0])
     per_class, there = torch.bincount(y, score, data.classes), torch.bincount(y, minlength=data.classes)
     return Scores(means[0], means[1], per_class, there)
+
+
+class Evaluator:
+    """Measures a run, and refuses numbers that are not finite.
+
+    If one of several processes refuses, all must, or the others would wait for it.
+    """
+
+    def __init__(self, run: Prepared) -> None:
+        self.run = run
+        self._features = run.data.test_features(run.site.batches.dtype)  # computed once for all evaluations
+        self._found: Diverged | None = None  # until all processes compare what they found
+
+    @one_thread()
+    def beginning(self) -> Progress:
+        """The run before its first round, evaluated."""
+        play, site, n = self.run.play, self.run.site, self.run.data.K
+        state = play.begin(aligned(site.flat.row().expand(n, -1)))
+        loss = torch.cat([site.forward(state.theta[some], *site.batches(0, some))[0] for some in site.parts_of(n)])
+        if some := self._failing(loss.isfinite()):
+            raise InputError(
+                f"the initial model's loss on device {some[0]} is not finite: "
+                "check the model's initialisation and the scale of the data"
+            )
+        weight = play.first_weights(state, loss)
+        # an infinite weight is left for the first round to report: by then the run's folder exists to record it
+        return self.measure(Progress(state, 0, 0.0, None), loss, weight.clamp(max=torch.finfo(weight.dtype).max))
+
+    def check(self, t: int, loss: Tensor, *, now: bool = True, **more: Tensor) -> None:
+        """Refuse a loss [n], weight [n], model [n, d], ... that is not finite in round t.
+
+        A single process refuses at once, several when `now`. Models are checked only at evaluations: one that is not
+        finite shows in its next loss anyway.
+        """
+        self._refuse(self._not_finite(t, slice(None), loss, **more), now)
+
+    def measure(self, progress: Progress, loss: Tensor, weight: Tensor) -> Progress:
+        """The progress with metrics, given the round's losses [n] and weights [n]."""
+        run, site, state = self.run, self.run.site, progress.state
+        common = run.algorithm.consensus(state, run.ranks, site.each)
+        distance = run.ranks.gather(distances(state.theta, common, site.each))
+        if not distance.isfinite().all():
+            # times K: a sum of models may overflow although the models do not
+            self.check(state.t, loss, model=state.theta * site.hosted.K)
+        scores = evaluate(
+            site.flat, state.theta, common, run.data, self._features, site.execution, site.each, run.metric
+        )
+        finite = scores.common.isfinite() & scores.local.isfinite()
+        if some := self._failing(finite):
+            self._refuse(None if finite.all() else self._output_not_finite(progress, common, loss, finite))
+            raise InputError(
+                f"the metric {run.metric.name} of device {some[0]} is not finite after round {state.t}, though the "
+                "models' outputs are: give a metric that is finite for every sample"
+            )
+        return progress._replace(metrics=self._metrics(progress, scores, distance, loss, weight))
+
+    def _failing(self, fine: Tensor) -> list[int]:
+        """All devices, in any process, that are not fine [n]."""
+        devices, is_fine = self.run.ranks.gather(torch.stack([self.run.site.hosted.rows, fine.long()], dim=1)).T
+        return [int(device) for device in devices[is_fine == 0]]
+
+    def _refuse(self, found: Diverged | None, now: bool = True) -> None:
+        """Raise the earliest failure of all processes; a single process does so at once, several when `now`."""
+        self._found = self._found or found
+        if (now or self.run.ranks.size == 1) and (earliest := self.run.ranks.earliest(self._found)) is not None:
+            raise earliest
+
+    def _not_finite(self, t: int, some: slice, loss: Tensor, **more: Tensor) -> Diverged | None:
+        """The error if a loss, weight, ... of some of this process's devices is not finite."""
+        algorithm, rows = self.run.algorithm, self.run.site.hosted.rows[some]
+        for what, values in {"loss": loss, **more}.items():
+            if values.isfinite().all():
+                continue
+            i = int((~values.isfinite().view(len(values), -1).all(dim=1)).nonzero()[0])
+            device = int(rows[i])
+            return Diverged(
+                f"diverged in round {t}: the {what} of device {device} is not finite (loss "
+                f"{float(loss[i]):g}, {algorithm.name}); {algorithm.cures}",
+                round=t,
+                device=device,
+            )
+        return None
+
+    def _output_not_finite(self, progress: Progress, common: Tensor, loss: Tensor, finite: Tensor) -> Diverged | None:
+        """The error if an output is not finite on the first device whose scores are not finite."""
+        site, test, state = self.run.site, self.run.data.test, progress.state
+        i = int((~finite).nonzero()[0])
+        one, first, n = slice(i, i + 1), int(test.starts[i]), int(test.sizes[i])
+        x = self._features[None, first : first + n]
+        both = [predict(site.flat, models, x, site.execution) for models in (state.theta[one], common[None])]
+        return self._not_finite(state.t, one, loss[one], output=torch.stack(both, 1).detach())
+
+    def _metrics(self, progress: Progress, scores: Scores, distance: Tensor, loss: Tensor, weight: Tensor) -> Metrics:
+        """The `Metrics` of all devices, gathered from all processes; `distance` [K] is gathered already."""
+        ranks, better = self.run.ranks, self.run.metric.higher_is_better
+        common, local, losses, weights = (
+            ranks.gather(torch.stack([x.double() for x in (scores.common, scores.local, loss, weight)], dim=1))
+            .T.cpu()
+            .unbind()
+        )
+        own = [*scores.per_class.tolist(), *scores.samples.tolist(), progress.bytes_sent, progress.exchange_seconds]
+        *counts, sent, busy = ranks.total(torch.tensor(own, dtype=torch.float64, device=distance.device)).tolist()
+        sums, there = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+        metrics = Metrics(
+            round=progress.state.t,
+            consensus=Spread.over(common.tolist(), better),
+            local=Spread.over(local.tolist(), better),
+            per_class=[total / n if n else None for total, n in zip(sums, there, strict=True)],
+            consensus_distance=float(distance.mean()),
+            train_loss=float(losses.to(loss.dtype).mean()),
+            weights=weights.tolist(),
+            floats_sent=progress.floats_sent,
+            seconds=progress.seconds,
+            losses=losses.tolist(),
+        )
+        if ranks.size == 1:
+            return metrics
+        return dataclasses.replace(metrics, bytes_between_ranks=int(sent), exchange_seconds=busy / ranks.size)

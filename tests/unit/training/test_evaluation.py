@@ -12,7 +12,8 @@ from torch import nn
 
 from drdsgd import data
 from drdsgd.core.flat import Flat
-from drdsgd.training.evaluation import column_sums, distances, evaluate
+from drdsgd.core.parallel import column_sums
+from drdsgd.training.evaluation import distances, evaluate
 from drdsgd.training.metrics import Metric, Spread, absolute_error, accuracy, squared_error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import math
 import re
@@ -17,13 +18,17 @@ from drdsgd import data, models
 from drdsgd.baselines import ServerAlgorithm, fed_avg
 from drdsgd.core import objectives, optimizers
 from drdsgd.core.algorithms import Algorithm
-from drdsgd.core.engine import Mix
+from drdsgd.core.engine import Mix, Ranks
+from drdsgd.core.flat import Flat
 from drdsgd.core.gradients import loss_name
+from drdsgd.core.method import Method, Play, Site
 from drdsgd.core.objectives import ad_gda, kl_dro
 from drdsgd.core.optimizers import GossipOptimizer, OptimizerState
+from drdsgd.core.parallel import Each
+from drdsgd.core.round import Info, State
 from drdsgd.errors import Diverged, InputError
 from drdsgd.topology import graphs
-from drdsgd.topology.mixing import metropolis
+from drdsgd.topology.mixing import Mixing, metropolis
 from drdsgd.training.metrics import Metric
 from tests.laws.objectives import BASE
 from tests.laws.optimizers import OPTIMIZERS, changing, directed
@@ -46,13 +51,50 @@ def options(**changes: Any) -> dict[str, Any]:
     return {**defaults, **changes}
 
 
-def test_a_name_is_no_algorithm_and_unknown_options_are_named() -> None:
+def test_a_name_is_no_algorithm_and_unknown_options_are_refused() -> None:
     with pytest.raises(InputError, match=r"algorithm is 'dr-dsgd': give a value such as drdsgd\.dr_dsgd\(eta"):
         drdsgd.train(**options(algorithm="dr-dsgd"))
-    with pytest.raises(InputError, match=r"train\(..., epochs=...\): unknown; known are rounds, batch_size, "):
+    with pytest.raises(InputError, match=r"algorithm is <class .*Algorithm'>: give a value such as"):
+        drdsgd.train(**options(algorithm=Algorithm))
+    with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument 'epochs'"):
         drdsgd.train(**options(epochs=3))
-    with pytest.raises(InputError, match="unknown, did you mean rounds"):
-        drdsgd.train(**options(round=3))
+
+
+def test_all_options_are_in_the_signatures_with_the_same_defaults() -> None:
+    shown, more = (inspect.signature(function).parameters for function in (drdsgd.train, drdsgd.trajectory))
+    assert shown["rounds"].default == 100 and shown["batch_size"].default == 32
+    assert [*shown.values()] == [*more.values()][: len(shown)]
+    assert list(more)[len(shown) :] == ["start", "ranks", "agree_every"]
+
+
+class Alone:
+    """Every device trains alone, without gossip and without a server: a `Method` that is none of the package's."""
+
+    name, eta, has_server, cures = "each alone", "0.5", False, "try to talk"
+
+    def check(self, mixing: Mixing, processes: int = 1) -> None:
+        assert processes == 1
+
+    def start(self, site: Site) -> Play:
+        def round(state: State) -> tuple[State, Info]:
+            loss, backward = site.forward(state.theta, *site.batches(state.t, slice(None)))
+            backward(torch.full_like(loss, -0.5), state.theta)
+            return state._replace(t=state.t + 1), Info(loss, torch.ones_like(loss), 0)
+
+        return Play(lambda theta: State(0, theta, {}, {}), round, lambda state, loss: torch.ones_like(loss))
+
+    def consensus(self, state: State, ranks: Ranks, each: Each = map) -> Tensor:
+        return state.theta[2]
+
+
+def test_a_method_of_your_own_needs_only_the_protocol() -> None:
+    alone: Method = Alone()
+    result = drdsgd.train(**options(algorithm=alone, rounds=30))
+    assert result.final.local.average > result.metrics[0].local.average and result.final.floats_sent == 0
+    assert torch.equal(Flat(result.model).row(), result.theta[2])
+    assert result.training.algorithm == "each alone" and result.training.eta == "0.5" and result.training.mixing
+    with pytest.raises(Diverged, match=r"each alone\); try to talk"):
+        drdsgd.train(**options(algorithm=alone, loss=lambda outputs, y: outputs.square().mean() * 1e30))
 
 
 def test_it_learns() -> None:

@@ -1,0 +1,199 @@
+"""Before the first round: check that everything fits together, and choose how to compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+
+import networkx as nx
+import torch
+from torch import Tensor, nn
+
+from drdsgd.core import gradients
+from drdsgd.core.composition import Setting
+from drdsgd.core.engine import Ranks
+from drdsgd.core.flat import Flat
+from drdsgd.core.gradients import Loss
+from drdsgd.core.method import Method, Play, Site
+from drdsgd.core.objectives import LocalDevices
+from drdsgd.core.parallel import blocks, each_of
+from drdsgd.core.round import State
+from drdsgd.data.batches import Batches
+from drdsgd.data.devices import Devices
+from drdsgd.data.pairs import OwnData, from_pairs
+from drdsgd.engines.local import SingleProcess
+from drdsgd.errors import InputError
+from drdsgd.options import (
+    BatchSize,
+    EvalEvery,
+    Execution,
+    Reference,
+    Rounds,
+    Rule,
+    Seed,
+    Threads,
+    all_cores,
+    paper_batch,
+    parameters,
+)
+from drdsgd.topology.mixing import Mixing, metropolis
+from drdsgd.training.algorithms import algorithm as by_name
+from drdsgd.training.metrics import Metric, absolute_error, accuracy
+from drdsgd.training.progress import Progress
+
+__all__ = ["Prepared", "Settings", "prepare"]
+
+# models and batches of the devices that are processed together: a thread's part of a last-level cache
+BLOCK_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to train, with the defaults of `drdsgd.train`; `drdsgd.trajectory` describes each."""
+
+    rounds: Rounds = 300
+    batch_size: BatchSize | Rule = paper_batch
+    seed: Seed = 0
+    eval_every: EvalEvery = 10
+    reference: Reference | float = "samples"
+    loss: Loss | None = None
+    metric: Metric | None = None
+    execution: Execution = "auto"
+    threads: Threads | Rule = all_cores
+
+    def __post_init__(self) -> None:
+        for name, one in parameters(Settings).items():
+            value = getattr(self, name)
+            if not isinstance(value, Rule) and not (name == "reference" and isinstance(value, Real)):
+                one.check(name, value)
+
+    def completed(self, K: int) -> Settings:
+        """The settings for K devices, with their rules worked out."""
+        size = self.batch_size
+        if isinstance(size, Rule):
+            size = size.of({"devices": K, "rounds": self.rounds})
+        threads = torch.get_num_threads() if isinstance(self.threads, Rule) else self.threads
+        return replace(self, batch_size=size, threads=threads)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose parts fit together: the devices of this process, and the algorithm that is started on them."""
+
+    settings: Settings
+    algorithm: Method
+    mixing: Mixing
+    data: Devices
+    ranks: Ranks
+    metric: Metric
+    site: Site
+    play: Play
+
+    def consensus(self, state: State) -> nn.Module:
+        """The common model, as a separate module; a collective operation if there are several processes."""
+        return self.site.flat.to_module(self.algorithm.consensus(state, self.ranks)).eval()
+
+    def resumed(self, start: Progress) -> Progress:
+        """A copy of `start`, from which this run can continue; refuses the state of a different run."""
+        state, d = start.state, self.site.flat.d
+        if state.theta.shape != (self.data.K, d):
+            raise InputError(
+                f"the model has {d} parameters on {self.data.K} devices, but the run to continue has "
+                f"{list(state.theta.shape)}: the model's code changed; start a new run"
+            )
+        fresh = self.play.begin(state.theta[:1])
+        for kind, now, before in (
+            ("objective", fresh.objective, state.objective),
+            ("optimizer", fresh.optimizer, state.optimizer),
+        ):
+            if now.keys() != before.keys():
+                raise InputError(
+                    f"the run to continue has {', '.join(sorted(before)) or 'nothing'} as its {kind}'s state, which is "
+                    f"now {', '.join(sorted(now)) or 'nothing'}: another version started it; start a new run"
+                )
+        return start._replace(state=state.copy())
+
+
+def prepare(
+    model: nn.Module,
+    devices: Devices | Sequence[OwnData],
+    graph: nx.Graph | Mixing,
+    algorithm: Method | str,
+    settings: Settings,
+    ranks: Ranks | None = None,
+) -> Prepared:
+    """A run that is ready to begin; arguments that do not fit together are refused."""
+    if isinstance(algorithm, str):
+        algorithm = by_name(algorithm)
+    if isinstance(algorithm, type) or not isinstance(algorithm, Method):
+        raise InputError(
+            f"algorithm is {algorithm!r}: give a value such as drdsgd.dr_dsgd(eta=0.1, mu=1.0) or drdsgd.dsgd(eta=0.1)"
+        )
+    data = devices if isinstance(devices, Devices) else from_pairs(devices)
+    mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
+    settings = settings.completed(mixing.K)
+    if algorithm.later is not None:
+        algorithm = algorithm.later(Setting(mixing.K, settings.rounds, settings.seed, _kind(model)))
+    mixing = algorithm.over(mixing)
+    ranks = ranks or SingleProcess(mixing.K)
+    if len(ranks.rows) != data.K:
+        raise InputError(
+            f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices: give one entry per node"
+        )
+    algorithm.check(mixing, ranks.size)
+    flat = Flat(model)
+    data = data.to(flat.device, flat.dtype)
+    metric = settings.metric or (accuracy() if data.classes else absolute_error())
+    site = _site(flat, data, mixing, ranks, metric, settings)
+    return Prepared(settings, algorithm, mixing, data, ranks, metric, site, algorithm.start(site))
+
+
+def _kind(model: nn.Module) -> str:
+    """"mlp" if all parameters belong to linear layers, as default step sizes know it."""
+    linear = all(isinstance(layer, nn.Linear) or not [*layer.parameters(recurse=False)] for layer in model.modules())
+    return "mlp" if linear else "other"
+
+
+def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metric, settings: Settings) -> Site:
+    """How this process computes: its threads, its engine, and the fastest kernels for the model and the loss."""
+    assert isinstance(settings.threads, int) and isinstance(settings.batch_size, int)  # `completed`
+    workers = settings.threads if flat.device.type == "cpu" else 1
+    each = each_of(workers)
+    engine = ranks.engine(mixing, flat.dtype, flat.device, each)
+    loss = settings.loss or (nn.functional.cross_entropy if data.classes else nn.functional.mse_loss)
+    batches = Batches(data, settings.batch_size, settings.seed, engine.rows, _features(flat, data))
+    x, y = batches(0, slice(0, 2))
+    scored = loss is nn.functional.cross_entropy or metric == accuracy()
+    outputs = flat.check(x.flatten(0, 1), data.classes if scored else None)
+    gradients.check_loss(loss, outputs, y.flatten(0, 1))
+    metric.check(outputs, y.flatten(0, 1))
+    execution = gradients.choose_execution(flat, loss, x, y) if settings.execution == "auto" else settings.execution
+    if execution == "loop":
+        flat = Flat(flat.module, gradients.choose_memory_format(flat, x.flatten(0, 1)))
+    most = 1 if execution == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
+
+    def parts_of(n: int) -> list[slice]:
+        in_turn = -(-n // (workers * max(most, 1)))  # blocks per thread: equally many, so that none waits
+        return blocks(n, -(-n // (workers * in_turn)))
+
+    hosted = LocalDevices(_share(data, ranks, settings.reference).to(flat.dtype), engine.rows, mixing.K)
+    forward = gradients.make_forward(flat, loss, execution)
+    return Site(hosted, batches, flat, forward, loss, execution, engine, parts_of, each)
+
+
+def _features(flat: Flat, data: Devices) -> torch.dtype:
+    """The type in which the model takes the samples: integers stay integers if it takes them, as an embedding does."""
+    plain = data.train.x.dtype == torch.int64 and bool(data.scale == 1) and not data.shift.any()
+    taken = gradients.choose_features(flat, data.train.x[:2]) if plain else flat.dtype
+    if not taken.is_floating_point:
+        for samples in (data.train, data.test):
+            gradients.check_numbers(flat, samples.x)
+    return taken
+
+
+def _share(data: Devices, ranks: Ranks, reference: Reference | float) -> Tensor:
+    """The reference weights K p_i of this process's devices, [n]."""
+    mean = ranks.gather(data.train.sizes).double().mean() if isinstance(reference, str) else reference
+    share = data.train.sizes.double() / mean
+    return torch.ones_like(share) if reference == "uniform" else share
