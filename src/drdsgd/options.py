@@ -24,13 +24,63 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 from drdsgd.errors import InputError, named, unknown
 
 __all__ = [
-    "Alpha", "BatchSize", "Clients", "Compression", "DataDir", "Dropouts", "DualEta", "DualPenalty", "EdgeProbability",
-    "Eta", "EtaSchedule", "EvalEvery", "Execution", "Gamma", "GossipSteps", "Heterogeneity", "LinkFailures",
-    "LocalSteps", "LossClip", "LossSmoothing", "MixingKind", "Momentum", "Mu", "MuSchedule", "Option", "Parameter",
-    "PartitionKind", "Pull", "Q", "Radius", "Reference", "Rounds", "Rule", "Scaling", "SecondMomentum", "Seed",
-    "Shards", "Shift", "ShiftEta", "ShiftPenalty", "Threads", "Tilt", "Validation", "WeightCap", "WeightDecay",
-    "Weights", "adam_step", "all_cores", "by_compression", "checked", "paper_batch", "paper_step", "parameter", "parameters",
+    "Alpha",
+    "BatchSize",
+    "Clients",
+    "Compression",
+    "DataDir",
+    "Dropouts",
+    "DualEta",
+    "DualPenalty",
+    "EdgeProbability",
+    "Eta",
+    "EtaSchedule",
+    "EvalEvery",
+    "Execution",
+    "Gamma",
+    "GossipSteps",
+    "Heterogeneity",
+    "LinkFailures",
+    "LocalSteps",
+    "LossClip",
+    "LossSmoothing",
+    "MixingKind",
+    "Momentum",
+    "Mu",
+    "MuSchedule",
+    "Option",
+    "Parameter",
+    "PartitionKind",
+    "Pull",
+    "Q",
+    "Radius",
+    "Reference",
+    "Rounds",
+    "Rule",
+    "Scaling",
+    "SecondMomentum",
+    "Seed",
+    "Shards",
+    "Shift",
+    "ShiftEta",
+    "ShiftPenalty",
+    "Threads",
+    "Tilt",
+    "Validation",
+    "WeightCap",
+    "WeightDecay",
+    "Weights",
+    "adam_step",
+    "all_cores",
+    "by_compression",
+    "checked",
+    "defaults",
+    "paper_batch",
+    "paper_step",
+    "parameter",
+    "parameters",
     "renamed",
+    "values",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -292,6 +342,14 @@ def values(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> dic
         if name not in known:
             raise InputError(f"{what}(..., {name}=...): {unknown(name, tuple(known))}")
     return {**known, **given}
+
+
+def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults among `options`, for what is given: an algorithm's own gamma belongs to its own compression."""
+    found = dict(options)
+    if "compression" in given and given["compression"] != options.get("compression"):
+        found["gamma"] = by_compression
+    return found
 
 
 # --------------------------------------------------------------------- the options, group by group

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from drdsgd.core import objectives, optimizers
 from drdsgd.core.composition import Constructor, Setting, with_schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.method import Play, Site

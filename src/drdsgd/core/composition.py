@@ -18,9 +18,9 @@ from drdsgd.core import schedules
 from drdsgd.core.compression import compressor
 from drdsgd.core.parts import Part
 from drdsgd.errors import InputError, named
-from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, by_compression, parameters, values
+from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, defaults, parameters, values
 
-__all__ = ["Constructor", "Setting", "defaults", "scheduled", "title_of", "with_schedules"]
+__all__ = ["Constructor", "Setting", "scheduled", "title_of", "with_schedules"]
 
 # options that all algorithms share, which are no part of a title
 SHARED = ("eta", "eta_schedule", "weight_decay", "local_steps")
@@ -81,14 +81,6 @@ def with_schedules(own: Mapping[str, Parameter]) -> dict[str, Parameter]:
     """The options and, after them, `eta_schedule` if `eta` may vary, and `mu_schedule` if `mu` may."""
     more = {SCHEDULED[name]: _OF_SCHEDULES[SCHEDULED[name]] for name in own if own[name].schedule and name in SCHEDULED}
     return {**own, **more}
-
-
-def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults among `options`, for what is given: an algorithm's own gamma belongs to its own compression."""
-    found = dict(options)
-    if "compression" in given and given["compression"] != options.get("compression"):
-        found["gamma"] = by_compression
-    return found
 
 
 def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], *, all_of: bool = False) -> str:

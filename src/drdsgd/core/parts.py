@@ -32,13 +32,15 @@ class Part:
     sends: str = ""
     source: str = ""
     own: dict[str, Any] = field(default_factory=dict)
+    foreign: bool = False
+    """a user's function, whose parameters are all options"""
     averaged: bool = False
     """with a server: whether the common model is the mean of its models over rounds"""
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """Its options as its function declares them."""
-        return parameters(self.make, foreign=self.name if ":" in self.name else "")
+        return parameters(self.make, foreign=self.name if self.foreign else "")
 
 
 def declare(

@@ -46,9 +46,7 @@ def shards(labels: npt.ArrayLike, K: int, shards: Shards = 2, seed: int = 0) -> 
     return [np.sort(np.concatenate([pieces[piece] for piece in hand])) for hand in deal]
 
 
-def dirichlet(
-    labels: npt.ArrayLike, K: int, alpha: Alpha = 0.5, seed: int = 0, min_samples: int = 1
-) -> list[Indices]:
+def dirichlet(labels: npt.ArrayLike, K: int, alpha: Alpha = 0.5, seed: int = 0, min_samples: int = 1) -> list[Indices]:
     """For every class, the devices' shares are ~ Dir(alpha); redrawn until every device has `min_samples`.
 
     With a small alpha each class is on few devices; with a large alpha the split is like `iid`.

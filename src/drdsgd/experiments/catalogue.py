@@ -149,7 +149,7 @@ def _default(one: Parameter, values: Mapping[str, Any]) -> str:
     said = "; ".join(f"{', '.join(some)}: {value}" for value, some in others.items())
     if not said:
         return main
-    return f"{main[:-1]}; {said})" if main.endswith(")") and "(" in main[4:] else f"{main} ({said})"
+    return f"{main[:-1]}; {said})" if main.endswith(")") and " (" in main else f"{main} ({said})"
 
 
 def main() -> None:

@@ -77,15 +77,13 @@ class Fields(BaseModel):
         Option("{graphs}, or a file (edge list, .graphml, .npy); with a server only its size matters", _NETWORK),
     ] = "erdos-renyi"
     dataset: Annotated[str, Option("{datasets}, or a folder with one .npz file per device", _DATA)] = "digits"
-    model: Annotated[
-        str, Option("mlp, mlp:64,32, cnn, logistic, or your own as package.module:factory", _DATA)
-    ] = Field(_AS_DATA)
+    model: Annotated[str, Option("mlp, mlp:64,32, cnn, logistic, or your own as package.module:factory", _DATA)] = (
+        Field(_AS_DATA)
+    )
     random_labels: (
         Annotated[
             int,
-            Option(
-                "number of devices, from the first, whose training labels are random", _DATA, least=1, below=LIMIT
-            ),
+            Option("number of devices, from the first, whose training labels are random", _DATA, least=1, below=LIMIT),
         ]
         | None
     ) = None

@@ -42,7 +42,9 @@ def load(field: str, spelled: str) -> Callable[..., Any]:
 def part(field: str, spelled: str) -> Part:
     """The objective or optimizer that a function from outside makes; its parameters are options."""
     function = load(field, spelled)
-    made = Part(spelled, function, (function.__doc__ or spelled).strip().partition("\n")[0], "?", "your own")
+    made = Part(
+        spelled, function, (function.__doc__ or spelled).strip().partition("\n")[0], "?", "your own", foreign=True
+    )
     try:
         assert made.parameters is not None
     except InputError as error:

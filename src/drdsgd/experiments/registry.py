@@ -1,15 +1,15 @@
 """Every method and every option by name, as the command line needs them: without torch.
 
 The functions of the library declare their options (`drdsgd.options`). `catalogue.json` holds what they declare;
-`python -m drdsgd.experiments.catalogue` writes it, and a test keeps it fresh. An objective or an optimizer from outside,
-`package.module:function`, is described when it is used.
+`python -m drdsgd.experiments.catalogue` writes it, and a test keeps it fresh. An objective or an optimizer from
+outside, `package.module:function`, is described when it is used.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,9 @@ def entry(kind: str, name: str) -> Entry:
     if name in known:
         return known[name]
     if ":" not in str(name):
-        raise InputError(f"{named(kind, name)}: {unknown(str(name), tuple(known))}; your own is package.module:function")
+        raise InputError(
+            f"{named(kind, name)}: {unknown(str(name), tuple(known))}; your own is package.module:function"
+        )
     options = {key: parameter.default for key, parameter in outside(kind, name).items()}
     return Entry((_part(kind, name).make.__doc__ or name).strip().partition("\n")[0], "?", "your own", options)
 

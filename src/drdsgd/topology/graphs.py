@@ -26,8 +26,8 @@ from drdsgd.options import EdgeProbability
 from drdsgd.topology import files
 
 __all__ = [
-    "GRAPHS", "check", "complete", "directed_erdos_renyi", "directed_ring", "erdos_renyi", "from_file", "geometric", "grid",
-    "layout", "random_regular", "ring", "star", "torus",
+    "GRAPHS", "check", "complete", "directed_erdos_renyi", "directed_ring", "erdos_renyi", "from_file", "geometric",
+    "grid", "layout", "random_regular", "ring", "star", "torus",
 ]  # fmt: skip
 
 Positions = dict[int, tuple[float, float]]

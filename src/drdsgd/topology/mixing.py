@@ -27,16 +27,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, sparray
 
-from drdsgd.errors import InputError, whole
+from drdsgd.errors import InputError, named, unknown, whole
+from drdsgd.options import Dropouts, LinkFailures, MixingKind
 from drdsgd.random import Stream, uniform
 from drdsgd.topology import graphs
 from drdsgd.topology.matchings import MatchaPlan, edges_of, greedy_matching, matcha_plan, pairwise_average
 from drdsgd.topology.spectrum import least_eigenvalue, rho, rho_over_time
 
 __all__ = [
-    "MatchaPlan", "Mixing", "check_matrix", "constant", "dropouts", "least_eigenvalue", "link_failures", "local_steps",
-    "matcha", "matcha_plan", "matchings", "metropolis", "metropolis_matrix", "one_peer_exponential", "push_sum",
-    "repeated", "rho", "rho_over_time",
+    "MatchaPlan", "Mixing", "check_matrix", "constant", "dropouts", "least_eigenvalue", "link_failures",
+    "local_steps", "matcha", "matcha_plan", "matchings", "metropolis", "metropolis_matrix", "mixing_of",
+    "one_peer_exponential", "push_sum", "repeated", "rho", "rho_over_time",
 ]  # fmt: skip
 
 # W is built in float64: a row sum further from one than this is an error, not rounding
@@ -322,3 +323,55 @@ def matcha(graph: nx.Graph, budget: float, seed: int = 0) -> Mixing:
         return pairwise_average(edges, np.minimum(plan.alpha, 1.0 / busier), K)
 
     return Mixing(K, at, static=budget == 1)
+
+
+MIXINGS = ("metropolis", "matcha", "matchings", "one-peer-exponential")
+
+
+def mixing_of(
+    graph: nx.Graph,
+    mixing: MixingKind | None = None,
+    link_failures: LinkFailures | None = None,
+    dropouts: Dropouts | None = None,
+    seed: int = 0,
+) -> Mixing:
+    """A mixing by name, with links and devices that fail; a directed graph gets `push_sum`.
+
+    >>> mixing_of(graphs.ring(4), "matcha:0.5", link_failures=0.2).static
+    False
+    """
+    made = _by_name(graph, mixing, seed)
+    if link_failures is not None:
+        made = _link_failures(made, link_failures, seed)
+    return made if dropouts is None else _dropouts(made, dropouts, seed)
+
+
+_link_failures, _dropouts = link_failures, dropouts  # parameters above have the same names
+
+
+def _by_name(graph: nx.Graph, spelled: str | None, seed: int) -> Mixing:
+    kind, _, number = (spelled or "metropolis").partition(":")
+    said = named("mixing", spelled)
+    if kind not in MIXINGS:
+        raise InputError(f"{said}: {unknown(kind, MIXINGS)}")
+    if number and kind != "matcha":
+        raise InputError(f"{said}: {kind} takes no number")
+    if graph.is_directed():
+        if kind != "metropolis":
+            raise InputError(f"{said}: does not work on a directed graph; leave it out")
+        return push_sum(graph)
+    if kind == "matcha":
+        try:
+            budget = float(number or "0.5")
+        except ValueError:
+            raise InputError(f"{said}: '{number}' is not a number; write matcha:0.5") from None
+        if not 0 < budget <= 1:
+            raise InputError(f"{said}: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5")
+        return matcha(graph, budget, seed)
+    if kind == "matchings":
+        return matchings(graph, seed)
+    if kind == "one-peer-exponential":
+        if nx.density(graph) < 1:
+            raise InputError(f"{said}: needs links that this graph may lack; write {named('graph', 'complete')}")
+        return one_peer_exponential(graph.number_of_nodes())
+    return metropolis(graph)

@@ -81,8 +81,9 @@ def train(
 ) -> Result:
     """Train a model over a graph of devices.
 
-    `algorithm` is a value such as `drdsgd.dr_gt_adam(mu=1.0)`, or a name such as "dr-gt-adam". `devices` has one entry per device: `(x, y)` or `((x, y), (x_test, y_test))` with tensors, arrays or data sets (see
-    `drdsgd.data.from_pairs`). It may also be the result of a function in `drdsgd.data`. Options: see `trajectory`.
+    `devices` has one entry per device: `(x, y)` or `((x, y), (x_test, y_test))` with tensors, arrays or data sets (see
+    `drdsgd.data.from_pairs`). It may also be the result of a function in `drdsgd.data`. `algorithm` is a value such as
+    `drdsgd.dr_gt_adam(mu=1.0)`, or a name such as "dr-gt-adam". Options: see `trajectory`.
 
     >>> import drdsgd
     >>> import torch

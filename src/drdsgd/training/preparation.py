@@ -150,7 +150,7 @@ def prepare(
 
 
 def _kind(model: nn.Module) -> str:
-    """"mlp" if all parameters belong to linear layers, as default step sizes know it."""
+    """ "mlp" if all parameters belong to linear layers, as default step sizes know it."""
     linear = all(isinstance(layer, nn.Linear) or not [*layer.parameters(recurse=False)] for layer in model.modules())
     return "mlp" if linear else "other"
 
