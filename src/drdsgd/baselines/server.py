@@ -201,15 +201,9 @@ class ServerAlgorithm:
     def start(self, site: Site) -> Play:
         """The server and all devices, in this process."""
         clients = Clients(
-            site.hosted.share,
-            site.batches,
-            site.flat,
-            site.forward,
-            site.loss,
-            site.execution,
-            site.parts_of,
-            site.each,
-        )
+            site.hosted.share, site.batches, site.flat, site.forward,
+            site.loss, site.execution, site.parts_of, site.each,
+        )  # fmt: skip
         round = make_server_round(self, clients)
         return Play(lambda theta: self.init(theta, clients), round, lambda state, loss: round(state.copy())[1].weight)
 
