@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 import os
 import types
 import typing
@@ -141,12 +142,12 @@ class Parameter(NamedTuple):
             return "a valid integer" if self.kind is int else "a valid number"
         if not math.isfinite(value):
             return "a finite number"
-        o = self.option
-        for bound, holds, words in (
-            (o.above, lambda b: value > b, "greater than"), (o.least, lambda b: value >= b, "greater than or equal to"),
-            (o.below, lambda b: value < b, "less than"), (o.most, lambda b: value <= b, "less than or equal to"),
+        o, number = self.option, float(value)
+        for bound, fits, words in (
+            (o.above, operator.gt, "greater than"), (o.least, operator.ge, "greater than or equal to"),
+            (o.below, operator.lt, "less than"), (o.most, operator.le, "less than or equal to"),
         ):  # fmt: skip
-            if bound is not None and not holds(bound):
+            if bound is not None and not fits(number, bound):
                 return f"{words} {bound:.15g}"
         return None
 
@@ -174,14 +175,15 @@ class Rule:
         raise InputError(f"the default {self.words} is known in drdsgd.train only: give a number instead")
 
 
-paper_step = Rule("sqrt(K / T)", lambda e: math.sqrt(e["devices"] / e["rounds"]))
-paper_batch = Rule("sqrt(K T)", lambda e: round(math.sqrt(e["devices"] * e["rounds"])))
+# typed Any, so that the type of an option says what users give
+paper_step: Any = Rule("sqrt(K / T)", lambda e: math.sqrt(e["devices"] / e["rounds"]))
+paper_batch: Any = Rule("sqrt(K T)", lambda e: round(math.sqrt(e["devices"] * e["rounds"])))
 # with Adam's steps of 0.005 and 0.01 all units of the CNN were dead at the end on CIFAR-10; others may be as deep
-adam_step = Rule(
+adam_step: Any = Rule(
     "0.01, or 0.0025 if the model is not mlp or logistic",
     lambda e: 0.01 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 0.0025,
 )
-by_compression = Rule(
+by_compression: Any = Rule(
     "0.8 (2 bits: 0.4; top:PART: 2 PART; random:PART: PART)", lambda e: gamma_of(str(e.get("compression") or "none"))
 )
 
@@ -212,7 +214,7 @@ def _cores() -> int:
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-all_cores = Rule("all cores", lambda e: _cores())
+all_cores: Any = Rule("all cores", lambda e: _cores())
 
 
 # --------------------------------------------------------------------- the options of functions
@@ -260,7 +262,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(target, include_extras=True)
     except NameError:  # a name that is imported for type checkers only: it belongs to no option
         there = inspect.signature(target).parameters
-        found = {}
+        found: dict[str, Any] = {}
         for name, parameter in there.items():
             with suppress(NameError):
                 one = types.SimpleNamespace(__annotations__={name: parameter.annotation})

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from drdsgd.core import schedules
 from drdsgd.core.compression import compressor
@@ -35,15 +35,8 @@ class Setting(NamedTuple):
     model: str = "mlp"
 
 
-class Composed(Protocol):
-    """What a constructor makes: a frozen dataclass with these fields."""
-
-    name: str
-    eta: str
-    later: Callable[[Setting], Any] | None
-
-
-A = TypeVar("A", bound=Composed)
+# what a constructor makes: a frozen dataclass with the fields name, eta and later
+A = TypeVar("A")
 
 
 def scheduled(
@@ -137,7 +130,7 @@ class Constructor(Generic[A]):
             found = scheduled(chosen, setting, **told)
             made = self.build(found)
             later = make if setting is None else None
-            return replace(made, name=name, eta=schedules.said(found["eta"]), later=later)  # type: ignore[type-var]  # Composed says that it is a frozen dataclass
+            return replace(made, name=name, eta=schedules.said(found["eta"]), later=later)  # type: ignore[type-var]  # a frozen dataclass
 
         return make(None)
 

@@ -142,7 +142,7 @@ def as_they_are() -> Exchange:
 
 
 @checked
-def compressed(compressor: Compressor, gamma: Gamma | Rule = by_compression) -> Exchange:
+def compressed(compressor: Compressor, gamma: Gamma = by_compression) -> Exchange:
     """Neighbours keep a copy `hat` of each model, and messages hold the compressed difference.
 
         hat <- hat + Q(theta - hat),  theta <- theta + gamma (W hat - hat)
@@ -173,7 +173,7 @@ def compressed(compressor: Compressor, gamma: Gamma | Rule = by_compression) -> 
     )
 
 
-def exchange_of(compression: Messages, gamma: Gamma | Rule = by_compression) -> Exchange:
+def exchange_of(compression: Messages, gamma: Gamma = by_compression) -> Exchange:
     """How messages travel: as they are, or compressed by a compressor or its spelling.
 
     >>> sorted(exchange_of("quantize:4").init(torch.zeros(2, 3))), exchange_of(None).init(torch.zeros(2, 3))
@@ -213,7 +213,7 @@ def momentum(
     eta: Eta | Schedule = paper_step,
     momentum: Momentum = 0.9,
     compression: Messages = None,
-    gamma: Gamma | Rule = by_compression,
+    gamma: Gamma = by_compression,
 ) -> GossipOptimizer:
     """Heavy-ball momentum on each device: `m <- beta m + g`, `theta <- W (theta - eta m)`.
 
@@ -246,7 +246,7 @@ def quasi_global_momentum(
     eta: Eta | Schedule = paper_step,
     momentum: Momentum = 0.9,
     compression: Messages = None,
-    gamma: Gamma | Rule = by_compression,
+    gamma: Gamma = by_compression,
 ) -> GossipOptimizer:
     """Momentum of how the model moved, gossip included, instead of the device's own gradients.
 
@@ -323,7 +323,7 @@ def gt_adam(
     momentum: Momentum = 0.9,
     second_momentum: SecondMomentum = 0.99,
     compression: Messages = None,
-    gamma: Gamma | Rule = by_compression,
+    gamma: Gamma = by_compression,
 ) -> GossipOptimizer:
     """Adam's step along each device's estimate y_i of the mean gradient.
 
@@ -445,7 +445,7 @@ def _diffusion(
 )
 @renamed(compressor="compression")
 def choco(
-    eta: Eta | Schedule = paper_step, compression: Messages = "quantize:4", gamma: Gamma | Rule = by_compression
+    eta: Eta | Schedule = paper_step, compression: Messages = "quantize:4", gamma: Gamma = by_compression
 ) -> GossipOptimizer:
     """DSGD with compressed messages: `x <- theta - eta g`, `hat <- hat + Q(x - hat)`, `theta <- x + gamma (W - I) hat`.
 

@@ -38,7 +38,7 @@ FEW_METHODS, FEW_KINDS = 3, 2
 
 def text() -> str:
     """The content of `catalogue.json`."""
-    methods = {
+    methods: dict[str, dict[str, tuple[Part, Declared]]] = {
         "objectives": {name: (part, of_objective(part)) for name, part in OBJECTIVES.items()},
         "optimizers": {name: (part, of_optimizer(part)) for name, part in OPTIMIZERS.items()},
         "servers": {name: (made.parts[0], made.parameters) for name, made in SERVERS.items()},

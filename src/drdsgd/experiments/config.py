@@ -146,7 +146,7 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
     for name in given.keys() & fields.keys():
         known[name].check(name, fields[name])
         kind = known[name].kind
-        fields[name] = kind(fields[name]) if kind in (int, float) else fields[name]  # type: ignore[operator]  # int or float
+        fields[name] = kind(fields[name]) if kind in (int, float) else fields[name]
     _check_gamma(fields, options)
     for name, default in defaults(options, fields).items():
         if default is not None and not (name == "gamma" and "compression" not in fields and not options["compression"]):
@@ -159,7 +159,7 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Parameter]:
     """All options, including those of functions from outside."""
-    outside = {}
+    outside: dict[str, Parameter] = {}
     for kind in ("objective", "optimizer"):
         outside |= registry.outside(kind, fields[kind]) if kind in fields else {}
     return {**OPTIONS, **outside}

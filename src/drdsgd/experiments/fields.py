@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from drdsgd.options import LIMIT, Option, Parameter, Rule, parameter
 
@@ -36,8 +36,9 @@ def _devices(fields: Mapping[str, Any]) -> int:
     return len(list(folder.glob("*.npz"))) or 10
 
 
-_AS_FILES = Rule("10 (graph file or data folder: its size)", _devices)
-_AS_DATA = Rule(
+# typed Any, so that the fields have the type of their values
+_AS_FILES: Any = Rule("10 (graph file or data folder: its size)", _devices)
+_AS_DATA: Any = Rule(
     "mlp (cifar10: cnn; synthetic: logistic)",
     lambda e: {"cifar10": "cnn", "synthetic": "logistic"}.get(str(e["dataset"]), "mlp"),
 )
@@ -71,14 +72,14 @@ class Fields(BaseModel):
         ]
         | None
     ) = None
-    devices: Annotated[int, Option("number of devices K, 2 or more", _NETWORK, least=2, below=LIMIT)] = Field(_AS_FILES)
+    devices: Annotated[int, Option("number of devices K, 2 or more", _NETWORK, least=2, below=LIMIT)] = _AS_FILES
     graph: Annotated[
         str,
         Option("{graphs}, or a file (edge list, .graphml, .npy); with a server only its size matters", _NETWORK),
     ] = "erdos-renyi"
     dataset: Annotated[str, Option("{datasets}, or a folder with one .npz file per device", _DATA)] = "digits"
     model: Annotated[str, Option("mlp, mlp:64,32, cnn, logistic, or your own as package.module:factory", _DATA)] = (
-        Field(_AS_DATA)
+        _AS_DATA
     )
     random_labels: (
         Annotated[

@@ -153,7 +153,7 @@ def parse(name: str, text: str, known: Mapping[str, Parameter] = OPTIONS) -> str
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
-        return text if isinstance(kind, tuple) else kind(text)  # type: ignore[no-any-return]  # str, int or float
+        return text if isinstance(kind, tuple) else kind(text)
     except (ValueError, KeyError):
         words = {int: "a whole number", bool: "true or false"}.get(kind, "a number")  # type: ignore[arg-type]  # a tuple gives a text
         raise InputError(f"{named(name, text)}: not {words} ({known[name].option.help})") from None

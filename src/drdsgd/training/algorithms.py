@@ -28,7 +28,8 @@ def algorithm(name: str, *, objective: Parts = None, optimizer: Parts = None, **
     >>> algorithm("dr-dsgd", mu=3.0).name, algorithm("dsgd", objective="q-ffl", q=2.0).name
     ('DR-DSGD with mu = 3', 'q-ffl + dsgd with q = 2')
     """
-    return constructor(name, objective, optimizer)(**options)
+    made: Method = constructor(name, objective, optimizer)(**options)
+    return made
 
 
 def constructor(name: str, objective: Parts = None, optimizer: Parts = None) -> Constructor[Any]:

@@ -23,7 +23,7 @@ from drdsgd.core.parallel import one_thread
 from drdsgd.data.devices import Devices
 from drdsgd.data.pairs import OwnData
 from drdsgd.errors import InputError
-from drdsgd.options import BatchSize, EvalEvery, Execution, Reference, Rounds, Rule, Seed, Threads
+from drdsgd.options import BatchSize, EvalEvery, Execution, Reference, Rounds, Seed, Threads
 from drdsgd.topology.mixing import Mixing
 from drdsgd.training.card import Training, describe, save
 from drdsgd.training.evaluation import Evaluator
@@ -70,14 +70,14 @@ def train(
     algorithm: Method | str,
     *,
     rounds: Rounds = Settings.rounds,
-    batch_size: BatchSize | Rule = Settings.batch_size,
+    batch_size: BatchSize = Settings.batch_size,
     seed: Seed = Settings.seed,
     eval_every: EvalEvery = Settings.eval_every,
     reference: Reference | float = Settings.reference,
     loss: Loss | None = None,
     metric: Metric | None = None,
     execution: Execution = Settings.execution,
-    threads: Threads | Rule = Settings.threads,
+    threads: Threads = Settings.threads,
 ) -> Result:
     """Train a model over a graph of devices.
 
@@ -113,14 +113,14 @@ def trajectory(
     algorithm: Method | str,
     *,
     rounds: Rounds = Settings.rounds,
-    batch_size: BatchSize | Rule = Settings.batch_size,
+    batch_size: BatchSize = Settings.batch_size,
     seed: Seed = Settings.seed,
     eval_every: EvalEvery = Settings.eval_every,
     reference: Reference | float = Settings.reference,
     loss: Loss | None = None,
     metric: Metric | None = None,
     execution: Execution = Settings.execution,
-    threads: Threads | Rule = Settings.threads,
+    threads: Threads = Settings.threads,
     start: Progress | None = None,
     ranks: Ranks | None = None,
     agree_every: int | None = None,

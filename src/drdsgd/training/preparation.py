@@ -53,14 +53,14 @@ class Settings:
     """How to train, with the defaults of `drdsgd.train`; `drdsgd.trajectory` describes each."""
 
     rounds: Rounds = 300
-    batch_size: BatchSize | Rule = paper_batch
+    batch_size: BatchSize = paper_batch
     seed: Seed = 0
     eval_every: EvalEvery = 10
     reference: Reference | float = "samples"
     loss: Loss | None = None
     metric: Metric | None = None
     execution: Execution = "auto"
-    threads: Threads | Rule = all_cores
+    threads: Threads = all_cores
 
     def __post_init__(self) -> None:
         for name, one in parameters(Settings).items():
@@ -157,7 +157,6 @@ def _kind(model: nn.Module) -> str:
 
 def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metric, settings: Settings) -> Site:
     """How this process computes: its threads, its engine, and the fastest kernels for the model and the loss."""
-    assert isinstance(settings.threads, int) and isinstance(settings.batch_size, int)  # `completed`
     workers = settings.threads if flat.device.type == "cpu" else 1
     each = each_of(workers)
     engine = ranks.engine(mixing, flat.dtype, flat.device, each)
