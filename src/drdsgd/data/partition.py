@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from drdsgd.errors import InputError, whole
+from drdsgd.errors import InputError, named, whole
 
 __all__ = ["dirichlet", "hold_out", "iid", "match", "shards"]
 
@@ -37,8 +37,8 @@ def shards(labels: npt.ArrayLike, K: int, shards: int, seed: int = 0) -> list[In
     K, shards = whole("K", K), whole("shards", shards)
     if K * shards > len(y):
         raise InputError(
-            f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K (--devices) or "
-            "shards"
+            f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K "
+            f"({named('devices')}) or shards"
         )
     pieces = np.array_split(np.argsort(y, kind="stable"), K * shards)
     deal = _generator(seed).permutation(K * shards).reshape(K, shards)

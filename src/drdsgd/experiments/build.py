@@ -17,7 +17,7 @@ from drdsgd.core import objectives, optimizers
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.data import devices, files, partition, sources
 from drdsgd.data.devices import Devices
-from drdsgd.errors import InputError, unknown
+from drdsgd.errors import InputError, named, unknown
 from drdsgd.experiments import registry
 from drdsgd.experiments.config import Experiment, check_dataset, folder_of, title
 from drdsgd.experiments.options import DATASETS, GRAPHS, MIXINGS
@@ -37,7 +37,7 @@ def make_graph(e: Experiment) -> nx.Graph:
         graph: nx.Graph = getattr(graphs, e.graph.replace("-", "_"))(e.devices, **random)
         return graph
     if not Path(e.graph).exists():
-        raise InputError(f"--graph {e.graph}: no such file, and {unknown(e.graph, GRAPHS)}")
+        raise InputError(f"{named('graph', e.graph)}: no such file, and {unknown(e.graph, GRAPHS)}")
     return graphs.check(graphs.from_file(Path(e.graph)), e.devices)
 
 
@@ -49,9 +49,11 @@ def _check_devices(e: Experiment) -> None:
     # a device needs a sample to train on, and one to be evaluated on
     most, why = min(train, test), f"{train} training and {test} test samples"
     if e.validation is not None:
-        most, why = train // 2, f"{train} training samples, two per device with --validation"
+        most, why = train // 2, f"{train} training samples, two per device with {named('validation')}"
     if e.devices > most:
-        raise InputError(f"--devices {e.devices}: {e.dataset} is enough for {most} devices ({why}); use fewer devices")
+        raise InputError(
+            f"{named('devices', e.devices)}: {e.dataset} is enough for {most} devices ({why}); use fewer devices"
+        )
 
 
 def make_data(e: Experiment, rows: Sequence[int] | None = None) -> Devices:
@@ -64,7 +66,7 @@ def with_random_labels(e: Experiment, made: Devices, rows: Sequence[int] | None)
     if e.random_labels is None:
         return made
     if e.random_labels >= e.devices:
-        raise InputError(f"--random-labels {e.random_labels}: must be below the number of devices, {e.devices}")
+        raise InputError(f"{named('random_labels', e.random_labels)}: must be below the number of devices, {e.devices}")
     return devices.with_random_labels(made, e.random_labels, e.seed, rows)
 
 
@@ -82,7 +84,7 @@ def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
         check_dataset(e.dataset)
         there = len(list(folder_of(e.dataset).glob("*.npz")))
         if there and e.devices != there:
-            raise InputError(f"--devices {e.devices}: the folder {e.dataset} holds data for {there} devices")
+            raise InputError(f"{named('devices', e.devices)}: the folder {e.dataset} holds data for {there} devices")
         return files.from_folder(folder_of(e.dataset), devices=rows)
     dataset = {
         "digits": lambda: sources.digits(),
@@ -114,8 +116,8 @@ def make_model(e: Experiment, data: Devices) -> nn.Module:
     """The model that all devices start from; its initial parameters come from the seed."""
     if not data.classes:
         raise InputError(
-            f"--dataset {e.dataset}: its y are floats, and regression is only for drdsgd.train in Python; store class "
-            "numbers as integers, y=y.astype(int)"
+            f"{named('dataset', e.dataset)}: its y are floats, and regression is only for drdsgd.train in Python; "
+            "store class numbers as integers, y=y.astype(int)"
         )
     kind, _, detail = e.model.partition(":")
     with one_generator(e.seed):
@@ -123,7 +125,7 @@ def make_model(e: Experiment, data: Devices) -> nn.Module:
             try:
                 hidden = [int(width) for width in detail.split(",")] if detail else [128, 64]
             except ValueError:
-                raise InputError(f"--model {e.model}: write the hidden layers as mlp:64,32") from None
+                raise InputError(f"{named('model', e.model)}: write the hidden layers as mlp:64,32") from None
             model: nn.Module = models.mlp(data.shape, data.classes, hidden)
         elif e.model == "cnn":
             model = models.cnn(data.shape, data.classes)
@@ -139,18 +141,20 @@ def _from_factory(name: str, data: Devices) -> nn.Module:
     module, _, factory = name.partition(":")
     if not factory:
         raise InputError(
-            f"--model {name}: {unknown(name, ('mlp', 'cnn', 'logistic'))}; your own is package.module:factory"
+            f"{named('model', name)}: {unknown(name, ('mlp', 'cnn', 'logistic'))}; your own is package.module:factory"
         )
     try:
         model = getattr(importlib.import_module(module), factory)(tuple(data.shape), data.classes)
     except ModuleNotFoundError as error:
-        raise InputError(f"--model {name}: {error}; the folder that holds it must be in PYTHONPATH") from error
+        raise InputError(f"{named('model', name)}: {error}; the folder that holds it must be in PYTHONPATH") from error
     except Exception as error:  # the user's own code may raise anything
         raise InputError(
-            f"--model {name}: {type(error).__name__}: {error}; it is called as {factory}(shape, classes)"
+            f"{named('model', name)}: {type(error).__name__}: {error}; it is called as {factory}(shape, classes)"
         ) from error
     if not isinstance(model, nn.Module):
-        raise InputError(f"--model {name}: {factory}(shape, classes) gave a {type(model).__name__}, not an nn.Module")
+        raise InputError(
+            f"{named('model', name)}: {factory}(shape, classes) gave a {type(model).__name__}, not an nn.Module"
+        )
     return model
 
 
@@ -158,28 +162,31 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
     """How devices average over the graph: W_t in every round."""
     kind, _, number = (e.mixing or "metropolis").partition(":")
     if kind not in MIXINGS:
-        raise InputError(f"--mixing {e.mixing}: {unknown(kind, MIXINGS)}")
+        raise InputError(f"{named('mixing', e.mixing)}: {unknown(kind, MIXINGS)}")
     if number and kind != "matcha":
-        raise InputError(f"--mixing {e.mixing}: {kind} takes no number")
+        raise InputError(f"{named('mixing', e.mixing)}: {kind} takes no number")
     if graph.is_directed():
         if kind != "metropolis":
-            raise InputError(f"--mixing {e.mixing}: does not work on a directed graph; leave it out")
+            raise InputError(f"{named('mixing', e.mixing)}: does not work on a directed graph; leave it out")
         mixing = mixings.push_sum(graph)
     elif kind == "matcha":
         try:
             budget = float(number or "0.5")
         except ValueError:
-            raise InputError(f"--mixing {e.mixing}: '{number}' is not a number; write matcha:0.5") from None
+            raise InputError(f"{named('mixing', e.mixing)}: '{number}' is not a number; write matcha:0.5") from None
         if not 0 < budget <= 1:
             raise InputError(
-                f"--mixing {e.mixing}: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5"
+                f"{named('mixing', e.mixing)}: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5"
             )
         mixing = mixings.matcha(graph, budget, e.seed)
     elif kind == "matchings":
         mixing = mixings.matchings(graph, e.seed)
     elif kind == "one-peer-exponential":
         if e.graph != "complete":
-            raise InputError(f"--mixing {kind}: needs links that --graph {e.graph} may lack; write --graph complete")
+            raise InputError(
+                f"{named('mixing', kind)}: needs links that {named('graph', e.graph)} may lack; write "
+                f"{named('graph', 'complete')}"
+            )
         mixing = mixings.one_peer_exponential(e.devices)
     else:
         mixing = mixings.metropolis(graph)
@@ -190,13 +197,14 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
     if e.gossip_steps is not None:
         if kind == "matchings" and e.gossip_steps > 1:
             raise InputError(
-                f"--gossip-steps {e.gossip_steps}: after one averaging a pair of --mixing matchings has equal models; "
-                "leave it out, or use --mixing metropolis"
+                f"{named('gossip_steps', e.gossip_steps)}: after one averaging a pair of "
+                f"{named('mixing', 'matchings')} has equal models; leave it out, or use {named('mixing', 'metropolis')}"
             )
         mixing = mixings.repeated(mixing, e.gossip_steps)
     if e.local_steps is not None and e.local_steps > e.rounds:
         raise InputError(
-            f"--local-steps {e.local_steps}: with {e.rounds} rounds, devices never exchange models; use more --rounds"
+            f"{named('local_steps', e.local_steps)}: with {e.rounds} rounds, devices never exchange models; use "
+            f"more {named('rounds')}"
         )
     return mixing if e.local_steps is None else mixings.local_steps(mixing, e.local_steps)
 
@@ -207,19 +215,20 @@ def make_algorithm(e: Experiment) -> Algorithm | ServerAlgorithm:
     scaled = registry.default_eta(e.algorithm, e.objective, e.optimizer, e.model) is not None
     if e.weight_decay is not None and e.weight_decay * e.eta >= 1 and not scaled:
         raise InputError(
-            f"--weight-decay {e.weight_decay}: times eta {e.eta:g} it must be below 1, or a step erases the model; "
-            "0.0001 is usual"
+            f"{named('weight_decay', e.weight_decay)}: times eta {e.eta:g} it must be below 1, or a step erases the "
+            "model; 0.0001 is usual"
         )
     if e.clients is not None and e.clients > e.devices:
-        raise InputError(f"--clients {e.clients}: there are only {e.devices} devices; leave it out for all")
+        raise InputError(f"{named('clients', e.clients)}: there are only {e.devices} devices; leave it out for all")
     if e.shift_eta is not None and e.shift_penalty is not None and e.shift_eta * e.shift_penalty >= 1:
         raise InputError(
-            f"--shift-eta {e.shift_eta}: times --shift-penalty {e.shift_penalty} it must be below 1, or the shift "
-            "diverges; 0.01 is usual"
+            f"{named('shift_eta', e.shift_eta)}: times {named('shift_penalty', e.shift_penalty)} it must be below 1, "
+            "or the shift diverges; 0.01 is usual"
         )
     if e.pull is not None and e.pull * e.eta >= 2:
         raise InputError(
-            f"--pull {e.pull}: times eta {e.eta:g} it must be below 2, or personal models diverge; 0.1 to 2 are usual"
+            f"{named('pull', e.pull)}: times eta {e.eta:g} it must be below 2, or personal models diverge; "
+            "0.1 to 2 are usual"
         )
     if e.algorithm in registry.SERVERS:
         server: ServerAlgorithm = registry.SERVERS[e.algorithm].make(baselines, e)

@@ -20,12 +20,11 @@ from drdsgd.core import schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
-from drdsgd.errors import Diverged, InputError, Interrupted
+from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
 from drdsgd.experiments import hosting, loggers, records, registry
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.loggers import Logger
-from drdsgd.experiments.options import spelling
 from drdsgd.experiments.records import Folder, Record
 from drdsgd.training import card, checkpoint
 from drdsgd.training.loop import Progress, consensus, trajectory
@@ -162,7 +161,7 @@ def _go(
                         break
             except Diverged as error:
                 if ranks.rank == 0:
-                    folder.finish("diverged", str(error))
+                    folder.finish("diverged", error.on_command_line)
                 raise
             # also after the last round: a comparison must not start its next run
             if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
@@ -214,7 +213,7 @@ def check_alike(e: Experiment, world: World) -> None:
         for name in e.model_dump():
             if name not in OF_A_MACHINE and other[name] != found[0][name]:
                 raise InputError(
-                    f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
+                    f"{named(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
                     "give all processes the same value"
                 )
 
@@ -245,7 +244,8 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
     if not resume:
         if folder.config.exists():
             raise InputError(
-                f"{folder.path} already holds a run ({folder.status}); continue it with --resume, or use another --out"
+                f"{folder.path} already holds a run ({folder.status}); continue it with {flag('resume')}, or use "
+                f"another {named('out')}"
             )
         return
     if not folder.config.exists():
@@ -263,8 +263,8 @@ def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
         before = stored.get(name, now)
         if before != now and name not in OF_A_MACHINE:
             raise InputError(
-                f"{spelling(name)} {now}: the run in {folder.path} has {before}; resume it unchanged, "
-                "or start another with another --out"
+                f"{named(name, now)}: the run in {folder.path} has {before}; resume it unchanged, "
+                f"or start another with another {named('out')}"
             )
 
 
@@ -274,7 +274,7 @@ def check_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"--device {name}: {str(error).splitlines()[0]}; cpu always works") from error
+        raise InputError(f"{named('device', name)}: {str(error).splitlines()[0]}; cpu always works") from error
     return device
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, sparray
 
-from drdsgd.errors import InputError, whole
+from drdsgd.errors import InputError, named, whole
 from drdsgd.random import Stream, uniform
 from drdsgd.topology import graphs
 from drdsgd.topology.matchings import MatchaPlan, edges_of, greedy_matching, matcha_plan, pairwise_average
@@ -265,7 +265,7 @@ def _losing(
     if mixing.balanced and not mixing.symmetric:
         why = (
             "a W that is not symmetric (one-peer-exponential) and loses links",
-            "a symmetric one: --mixing matchings",
+            f"a symmetric one: {named('mixing', 'matchings')}",
         )
         mixing = replace(mixing, balanced=False, unbalanced=why)
     return replace(mixing, at=at, static=False)
