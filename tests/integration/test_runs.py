@@ -473,7 +473,7 @@ def test_a_full_disk_ends_in_one_line_and_loses_nothing(
 def test_a_device_that_is_not_here_is_refused() -> None:
     assert check_device("cpu") == torch.device("cpu")
     for name in ("meta", "cpuu", "cuda:99"):
-        with pytest.raises(InputError, match=f"--device {name}: .*cpu always works"):
+        with pytest.raises(InputError, match=f"device='{name}': .*cpu always works"):
             check_device(name)
 
 
