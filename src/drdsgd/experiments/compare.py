@@ -10,7 +10,7 @@ difference between two algorithms has less noise than either of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from drdsgd.experiments.records import Folder, Record, read
 from drdsgd.experiments.run import check, check_unchanged, run
 from drdsgd.files import write_text
 
-__all__ = ["Cell", "Study", "compare", "extended", "load"]
+__all__ = ["Cell", "Study", "compare", "extended", "load", "resumed"]
 
 # options that one algorithm of a comparison may set for itself: all but the seed, because seeds are paired, and the
 # threads, which all runs share
@@ -136,6 +136,24 @@ def compare(
         if cell not in unfinished:
             run(cell.experiment, cell.path, resume=True, log=copy)
     return [read(cell.path) for cell in cells]
+
+
+def resumed(
+    out: Path,
+    algorithms: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Study:
+    """The study in a folder, with more algorithms, seeds or options; `compare` with `resume` continues it.
+
+    >>> import tempfile
+    >>> out = Path(tempfile.mkdtemp()) / "two"
+    >>> small = {"dataset": "synthetic", "devices": 4, "rounds": 5, "graph": "ring"}
+    >>> _ = compare(Study(("dsgd",), (0,), small), out)
+    >>> [record.experiment.seed for record in compare(resumed(out, seeds=(1,)), out, resume=True)]
+    [0, 1]
+    """
+    return extended(load(out / "study.toml"), algorithms, seeds, dict(options or {}))
 
 
 def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> Study:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -34,10 +34,15 @@ from drdsgd.versions import versions
 if TYPE_CHECKING:
     import networkx as nx
 
+    from drdsgd.core.algorithms import Algorithm
     from drdsgd.data.devices import Devices
     from drdsgd.engines.distributed import World
+    from drdsgd.topology.mixing import Mixing
 
-__all__ = ["check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "stop_requests"]
+__all__ = [
+    "check", "check_alike", "check_device", "check_same_flags", "check_unchanged", "resume", "resumed", "run",
+    "run_together", "stop_requests",
+]  # fmt: skip
 
 # fields that may differ between machines without changing the experiment
 OF_A_MACHINE = ("threads", "data_dir")
@@ -74,6 +79,61 @@ def run(
             with _logging(log, e, folder):  # copies the finished run
                 pass
         return records.read(path)
+
+
+def resume(
+    path: Path,
+    *,
+    threads: int | None = None,
+    data_dir: str | None = None,
+    regroup: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
+) -> Record:
+    """Continue the run in a folder exactly, as its config.toml describes it; a run that has ended is only read.
+
+    Another machine may have other `threads` and another `data_dir`. All else is as in `run`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "first"
+    >>> e = Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring")
+    >>> try:
+    ...     run(e, path, stop=lambda: True)
+    ... except KeyboardInterrupt as interrupted:
+    ...     print(interrupted)
+    stopped after round 0 of 5
+    >>> resume(path).final.round
+    5
+    """
+    given = {"threads": threads, "data_dir": data_dir}
+    e = resumed(path, {name: value for name, value in given.items() if value is not None})
+    return run(e, path, resume=True, regroup=regroup, watch=watch, stop=stop, log=log)
+
+
+def resumed(path: Path, fields: Mapping[str, Any] | None = None, world: World | None = None) -> Experiment:
+    """The experiment with which `run` or `run_together` continues the run in a folder, with these fields.
+
+    The number of threads and the folder of the data may change; another field that differs is refused. Of the processes
+    of a `world` only the first needs the folder: the others may be on machines without it.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "first"
+    >>> _ = run(Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring", threads=1), path)
+    >>> resumed(path, {"threads": 2}).threads
+    2
+    >>> resumed(path, {"rounds": 9})
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: rounds=9: the run in ... has 5; resume it unchanged, or start another with another out
+    """
+    stored, given = dict[str, Any](), dict(fields or {})
+    if world is None or world.rank == 0:
+        folder = _begun(path)
+        check_unchanged(folder, given)
+        stored = records.read_config(folder.config).model_dump()
+    if world is not None:
+        stored = json.loads(world.texts(json.dumps(stored))[0])
+    return Experiment(**{**stored, **given})
 
 
 def run_together(
@@ -170,25 +230,37 @@ def _go(
         trained = consensus(model, algorithm, last.state, ranks)
         sizes = [ranks.gather(samples.sizes).tolist() for samples in (data.train, data.test)]
         if network is not None:
-            training = card.Training(
-                algorithm=algorithm.name,
-                eta=schedules.said(registry.scheduled("eta", e.eta, e.eta_schedule, e.rounds)),
-                rounds=e.rounds,
-                batch_size=e.batch_size,
-                seed=e.seed,
-                loss="cross entropy",
-                metric=accuracy(),
-                train_sizes=sizes[0],
-                test_sizes=sizes[1],
-                names=network.names,
-                shape=data.shape,
-                scale=data.scale,
-                shift=data.shift,
-                mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
-                rho=network.rho,
-            )
+            training = _training(e, algorithm, mixing, data, sizes, network)
             card.save(folder.path, trained, training, records.read_metrics(folder.metrics)[-1], folder.card.name)
             folder.finish("finished", "")
+
+
+def _training(
+    e: Experiment,
+    algorithm: Algorithm | ServerAlgorithm,
+    mixing: Mixing,
+    data: Devices,
+    sizes: Sequence[list[int]],
+    network: records.Network,
+) -> card.Training:
+    """What the model's card says about the training; `sizes` are all devices' numbers of training and test samples."""
+    return card.Training(
+        algorithm=algorithm.name,
+        eta=schedules.said(registry.scheduled("eta", e.eta, e.eta_schedule, e.rounds)),
+        rounds=e.rounds,
+        batch_size=e.batch_size,
+        seed=e.seed,
+        loss="cross entropy",
+        metric=accuracy(),
+        train_sizes=sizes[0],
+        test_sizes=sizes[1],
+        names=network.names,
+        shape=data.shape,
+        scale=data.scale,
+        shift=data.shift,
+        mixing=None if isinstance(algorithm, ServerAlgorithm) else mixing,
+        rho=network.rho,
+    )
 
 
 @contextmanager
@@ -216,6 +288,14 @@ def check_alike(e: Experiment, world: World) -> None:
                     f"{named(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
                     "give all processes the same value"
                 )
+
+
+def check_same_flags(world: World, *, resume: bool, regroup: bool) -> None:
+    """Refuse processes of which only some have `resume` or `regroup`: they would wait for each other in vain."""
+    if len({*world.texts(f"{resume} {regroup}")}) > 1:
+        raise InputError(
+            f"{named('resume')}, {named('regroup')}: some ranks have them and some do not; give all the same"
+        )
 
 
 def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: World) -> None:
@@ -248,9 +328,15 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
                 f"another {named('out')}"
             )
         return
+    check_unchanged(_begun(folder.path), e.model_dump())
+
+
+def _begun(path: Path) -> Folder:
+    """The folder of a run that has begun."""
+    folder = Folder(path)
     if not folder.config.exists():
-        raise InputError(f"there is no run to resume in {folder.path}: it has no config.toml")
-    check_unchanged(folder, e.model_dump())
+        raise InputError(f"{named('resume')}: there is no run in {path}; it has no config.toml")
+    return folder
 
 
 def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
