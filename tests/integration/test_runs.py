@@ -281,7 +281,7 @@ def test_a_finished_run_is_read_again(whole: Path) -> None:
 
 def test_a_continued_run_can_be_stopped_again(whole: Path, tmp_path: Path) -> None:
     begun(tmp_path)
-    with pytest.raises(Interrupted, match="^stopped after round 5 of 6$"):
+    with pytest.raises(Interrupted, match=r"^stopped after round 5 of 6$"):
         resume(tmp_path, stop=lambda: True)
     assert stored_round(tmp_path) == 5
     resume(tmp_path)
@@ -320,7 +320,7 @@ def test_a_field_that_differs_is_refused(whole: Path, fields: dict[str, Any], sa
 
 def test_where_no_run_began_none_is_continued(tmp_path: Path) -> None:
     for call in (resume, resumed):
-        with pytest.raises(InputError, match="^resume: there is no run in .*nowhere; it has no config.toml$"):
+        with pytest.raises(InputError, match=r"^resume: there is no run in .*nowhere; it has no config\.toml$"):
             call(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
@@ -400,7 +400,7 @@ def test_resuming_nothing(tmp_path: Path) -> None:
     assert "give the folder of the run with --out" in refused("train", "--resume")
     assert "there is no run in" in refused("train", "--resume", "--out", tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(InputError, match="^resume: there is no run in .*; it has no config.toml"):
+    with pytest.raises(InputError, match=r"^resume: there is no run in .*; it has no config\.toml"):
         run(small(), tmp_path, resume=True)
 
 

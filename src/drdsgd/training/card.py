@@ -75,11 +75,39 @@ def save(folder: Path, model: nn.Module, training: Training, final: Metrics, car
 
 def text(model: nn.Module, training: Training, final: Metrics, file: str, checksum: str) -> str:
     """The card: the results, how the model was trained, how to load it, and the limits of the results."""
-    t, metric, spread = training, training.metric, final.consensus
-    K, name = len(spread.per_device), type(model).__name__
+    K, name, parameters = len(final.consensus.per_device), type(model).__name__, list(model.parameters())
+    known = KNOWN_METRICS.get(training.metric.name)
+    lines = [
+        "---",
+        "library_name: pytorch",
+        "tags:",
+        "- decentralized-learning",
+        "- distributionally-robust-optimization",
+        "- drdsgd",
+        *(["metrics:", f"- {known}"] if known else []),
+        "---",
+        "",
+        f"# One {name} for {K} devices",
+        "",
+        f"A `{name}` with {sum(p.numel() for p in parameters):,} parameters ({_dtype(parameters[0])}). "
+        f"{_how(training)}",
+        "",
+        *_results(training, final),
+        "",
+        *_origin(training, final),
+        "",
+        *_loading(model, training, file, checksum),
+        "",
+        *_limits(training),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _results(t: Training, final: Metrics) -> list[str]:
+    """How well the model serves the devices: all of them together, and each by itself."""
+    metric, spread, K = t.metric, final.consensus, len(final.consensus.per_device)
     worst = spread.per_device.index(spread.worst)
-    fewest = min(t.test_sizes)
-    parameters = list(model.parameters())
 
     def shown(value: float) -> str:
         return f"{value:.1f} %" if metric.unit == "%" else f"{value:.4g} {metric.unit}".strip()
@@ -96,22 +124,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
     apart = abs(spread.average - spread.worst)
     gap = f"{apart:.1f} points" if metric.unit == "%" else shown(apart)
     side = "below" if metric.higher_is_better else "above"
-    input_, scaled = _input(t)
-    known = KNOWN_METRICS.get(metric.name)
-    lines = [
-        "---",
-        "library_name: pytorch",
-        "tags:",
-        "- decentralized-learning",
-        "- distributionally-robust-optimization",
-        "- drdsgd",
-        *(["metrics:", f"- {known}"] if known else []),
-        "---",
-        "",
-        f"# One {name} for {K} devices",
-        "",
-        f"A `{name}` with {sum(p.numel() for p in parameters):,} parameters ({_dtype(parameters[0])}). {_how(t)}",
-        "",
+    return [
         "## How well it serves the devices",
         "",
         f"Device {_called(t, worst)} is the worst-off device: {metric.name} {shown(spread.worst)}, {gap} {side} the "
@@ -132,17 +145,28 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "|---|---|---|---|",
         *rows,
         *(["", f"These are the {len(rows)} worst of {K} devices."] if len(rows) < K else []),
-        "",
+    ]
+
+
+def _origin(t: Training, final: Metrics) -> list[str]:
+    """How the model was trained."""
+    return [
         "## How it was trained",
         "",
         f"- algorithm: {t.algorithm}",
         *([f"- step size eta: {t.eta}"] if t.eta else []),
         f"- rounds: {t.rounds}, each with {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
-        f"- devices: {K}, with {_span(t.train_sizes)} training samples",
+        f"- devices: {len(final.consensus.per_device)}, with {_span(t.train_sizes)} training samples",
         f"- graph: {_graph(t)}",
         f"- loss: {t.loss}; {final.train_loss:.4g} on the last batches, averaged over devices",
         f"- versions: {', '.join(f'{what} {number}' for what, number in versions().items())}",
-        "",
+    ]
+
+
+def _loading(model: nn.Module, t: Training, file: str, checksum: str) -> list[str]:
+    """How to load the model and call it."""
+    input_, scaled = _input(t)
+    return [
         "## How to load it",
         "",
         "```python",
@@ -160,15 +184,18 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "```text",
         str(model),
         "```",
-        "",
+    ]
+
+
+def _limits(t: Training) -> list[str]:
+    """What the results do not say."""
+    return [
         "## Limits",
         "",
-        f"- A device has {_span(t.test_sizes)} held-out samples. " + _coarse(metric, fewest),
+        f"- A device has {_span(t.test_sizes)} held-out samples. " + _coarse(t.metric, min(t.test_sizes)),
         "- The numbers say nothing about other devices, or about samples unlike these.",
         "- If settings were chosen by these same numbers, the numbers are too optimistic.",
-        "",
     ]
-    return "\n".join(lines)
 
 
 def _called(t: Training, i: int) -> str:
