@@ -66,6 +66,9 @@ class _Message:
     def __str__(self) -> str:
         return _NAMED.sub(lambda found: found[1] if found[2] is None else f"{found[1]}={found[2] or True}", self.marked)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     @property
     def on_command_line(self) -> str:
         """The message with options instead of arguments.

@@ -31,6 +31,10 @@ def test_an_argument_in_python_is_an_option_on_the_command_line(
         assert (str(error), error.on_command_line) == (f"use {in_python}; else", f"use {on_command_line}; else")
 
 
+def test_marks_are_not_shown() -> None:
+    assert repr(InputError(f"leave out {named('mu')}")) == "InputError('leave out mu')"
+
+
 def test_a_quoted_message_keeps_its_marks() -> None:
     inner = Diverged(f"try {named('weight_cap', 2)}", round=3, device=1)
     outer = InputError(f"runs/first: {inner.marked}")
