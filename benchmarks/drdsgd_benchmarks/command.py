@@ -6,7 +6,7 @@ from pathlib import Path
 
 from drdsgd.cli.output import console
 from drdsgd.cli.progress import bar
-from drdsgd.errors import InputError, unknown
+from drdsgd.errors import InputError, named, unknown
 from drdsgd.report import plots
 from drdsgd_benchmarks import speed
 
@@ -22,10 +22,10 @@ def bench(cases: list[str] | None, repeats: int, out: Path, plot: Path | None) -
     if plot is not None:
         plots.check_kind(plot)
         if "scale" not in names:
-            raise InputError(f"--plot {plot}: the picture is made from the case scale; name it, too")
-    for option, path in {"--out": out, "--plot": plot}.items():  # now, not after some minutes
+            raise InputError(f"{named('plot', plot)}: the picture is made from the case scale; name it, too")
+    for name, path in {"out": out, "plot": plot}.items():  # now, not after some minutes
         if path is not None and path.is_dir():
-            raise InputError(f"{option} {path}: that is a folder; name a file in it")
+            raise InputError(f"{named(name, path)}: that is a folder; name a file in it")
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
     results: list[speed.Result] = []

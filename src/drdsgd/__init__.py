@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from drdsgd.data import sources as datasets
     from drdsgd.errors import Diverged, InputError
     from drdsgd.experiments.config import Experiment
-    from drdsgd.experiments.run import run
+    from drdsgd.experiments.run import resume, run
     from drdsgd.topology import graphs, mixing
     from drdsgd.topology.mixing import Mixing, metropolis
     from drdsgd.training import metrics
@@ -34,7 +34,7 @@ _NAMES = {
     "core.round": ("Info", "State", "make_round"),
     "errors": ("Diverged", "InputError"),
     "experiments.config": ("Experiment",),
-    "experiments.run": ("run",),
+    "experiments.run": ("resume", "run"),
     "topology.mixing": ("Mixing", "metropolis"),
     "training.loop": ("Result", "train", "trajectory"),
 }
@@ -58,8 +58,8 @@ _MODULES = {
 __all__ = [
     "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
     "algorithms", "compression", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round",
-    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "run", "schedules", "servers",
-    "train", "trajectory",
+    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "resume", "run", "schedules",
+    "servers", "train", "trajectory",
 ]  # fmt: skip
 
 

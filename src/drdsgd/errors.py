@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import math
 import re
 from collections.abc import Sequence
 from numbers import Integral
+from pathlib import PurePath
 
 __all__ = [
     "Died", "Diverged", "InUse", "InputError", "Interrupted",
-    "named", "not_negative", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
+    "flag", "named", "not_negative", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
 ]  # fmt: skip
 
-# how `named` marks an argument in a message: start, name, separator, value (in quotes if it is a text), end
+# how `named` marks an argument in a message: start, name, separator, value (in quotes if it is a text), end; a flag has
+# an empty value
 _NAMED = re.compile("\x02(\\w+)(?:\x1f([^\x03]*))?\x03")
 
 
 def named(argument: str, value: object = None) -> str:
     """An argument in the message of an error, with its value: `mu=3` in Python, `--mu 3` on the command line.
 
+    A path is shown as a text.
+
     >>> print(InputError(f"{named('weight_cap', 0)}: must be positive; leave out {named('mu')}"))
     weight_cap=0: must be positive; leave out mu
     """
-    return f"\x02{argument}\x03" if value is None else f"\x02{argument}\x1f{value!r}\x03"
+    if value is None:
+        return f"\x02{argument}\x03"
+    plain = str(value) if isinstance(value, PurePath) else value
+    return f"\x02{argument}\x1f{plain!r}\x03"
+
+
+def flag(argument: str) -> str:
+    """A flag in the message of an error: `resume=True` in Python, `--resume` on the command line.
+
+    >>> error = InputError(f"continue it with {flag('resume')}")
+    >>> str(error), error.on_command_line
+    ('continue it with resume=True', 'continue it with --resume')
+    """
+    return f"\x02{argument}\x1f\x03"
 
 
 def option(argument: str) -> str:
@@ -46,7 +64,10 @@ class _Message:
         return str(self.args[0]) if self.args else ""
 
     def __str__(self) -> str:
-        return _NAMED.sub(lambda found: found[1] if found[2] is None else f"{found[1]}={found[2]}", self.marked)
+        return _NAMED.sub(lambda found: found[1] if found[2] is None else f"{found[1]}={found[2] or True}", self.marked)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     @property
     def on_command_line(self) -> str:
@@ -59,11 +80,11 @@ class _Message:
 
 
 def _bare(value: str | None) -> str:
-    """A value as it is typed in a shell: a text without its quotes."""
-    if value is None:
+    """A value as it is typed in a shell: a text without its quotes, and nothing for a flag."""
+    if not value:
         return ""
-    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    return f" {value[1:-1] if quoted else value}"
+    is_text = value[0] in ("'", '"')
+    return f" {ast.literal_eval(value) if is_text else value}"
 
 
 class InputError(_Message, ValueError):
@@ -90,7 +111,7 @@ class Interrupted(KeyboardInterrupt):
     """The run was asked to stop, and saved a checkpoint after its last complete round."""
 
 
-class Died(RuntimeError):
+class Died(_Message, RuntimeError):
     """The process of a run was killed or crashed; the run can be resumed."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from drdsgd.cli.options import count, seeds_of
 from drdsgd.cli.output import console, continued_with
 from drdsgd.cli.progress import bar
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, named
 from drdsgd.experiments.config import default_threads
 from drdsgd_studies import reproduce as studies
 from drdsgd_studies.shared import reports
@@ -34,7 +34,7 @@ def reproduce(
     if what not in studies.NAMES:
         raise InputError(f"reproduce {what}: unknown; choose {', '.join(studies.NAMES[:-1])} or {studies.NAMES[-1]}")
     if known is not None and not known.is_dir():
-        raise InputError(f"--records {known}: there is no such folder")
+        raise InputError(f"{named('records', known)}: there is no such folder")
     T, at_once = (count(name, text) for name, text in (("rounds", rounds), ("threads", threads)))
     settings = Settings(seeds_of(("2" if quick else "5") if seeds is None else seeds), T, quick)
     folder = out or Path("runs/quick" if quick else "docs/results")

@@ -156,7 +156,7 @@ def _known_theory(path: Path, say: Callable[[str], None]) -> Results | None:
     except FileNotFoundError:
         return None
     except InputError as error:
-        raise InputError(f"{path} is corrupt: {error}; remove it to measure again") from None
+        raise InputError(f"{path} is corrupt: {error.marked}; remove it to measure again") from None
 
 
 def _theory(s: Settings, path: Path, watch: Callable[[float], None]) -> Results:

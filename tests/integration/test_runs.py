@@ -27,7 +27,7 @@ from drdsgd.errors import InputError, Interrupted
 from drdsgd.experiments import records
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Folder
-from drdsgd.experiments.run import check_device, run, stop_requests
+from drdsgd.experiments.run import check_device, resume, resumed, run, stop_requests
 from drdsgd.training.loop import Progress
 from tests.support import killing
 from tests.support.program import (
@@ -263,6 +263,87 @@ def test_outside_the_main_thread_nobody_asks_to_stop() -> None:
     assert answers == [False]
 
 
+# -------------------------------------------------------------------- in Python
+
+
+def test_a_run_is_continued_with_its_folder_alone(whole: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+    record = resume(begun(tmp_path), watch=lambda progress: seen.append(progress.state.t))
+    assert record.status == "finished" and seen == [5, 6]  # the last checkpoint is that of round 4
+    assert_same_run(tmp_path, whole)
+
+
+def test_a_finished_run_is_read_again(whole: Path) -> None:
+    before = contents(whole)
+    assert resume(whole).final == records.read(whole).final
+    assert contents(whole) == before
+
+
+def test_a_continued_run_can_be_stopped_again(whole: Path, tmp_path: Path) -> None:
+    begun(tmp_path)
+    with pytest.raises(Interrupted, match=r"^stopped after round 5 of 6$"):
+        resume(tmp_path, stop=lambda: True)
+    assert stored_round(tmp_path) == 5
+    resume(tmp_path)
+    assert_same_run(tmp_path, whole)
+
+
+def test_another_machine_may_have_other_threads_and_another_folder_of_data(tmp_path: Path) -> None:
+    e = small(threads=1)
+    run(e, tmp_path)
+    assert resumed(tmp_path) == resumed(tmp_path, e.model_dump()) == e
+    assert resumed(tmp_path, {"threads": 3}) == e.replace(threads=3)
+    assert resume(tmp_path, threads=3).experiment == e  # its config.toml stays as it was
+    of_files = small(dataset="fashion-mnist", devices=4, data_dir="here", heterogeneity=None, threads=1)
+    folder = Folder(tmp_path / "files")
+    folder.path.mkdir()
+    folder.config.write_text(of_files.to_toml())
+    assert resumed(folder.path, {"data_dir": "there"}) == of_files.replace(data_dir="there")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"rounds": 7}, "rounds=7: the run in {path} has 6; resume it unchanged, or start another with another out"),
+        ({"graph": "star"}, "graph='star': the run in {path} has ring; resume it unchanged"),
+        ({"threads": 2, "mu": 3.0}, "mu=3.0: the run in {path} has 6.0; resume it unchanged"),
+        ({"colour": "red"}, "the key 'colour' is unknown"),
+    ],
+)
+def test_a_field_that_differs_is_refused(whole: Path, fields: dict[str, Any], says: str) -> None:
+    before = contents(whole)
+    with pytest.raises(InputError) as caught:
+        resumed(whole, fields)
+    assert str(caught.value).startswith(says.format(path=whole))
+    assert contents(whole) == before
+
+
+def test_where_no_run_began_none_is_continued(tmp_path: Path) -> None:
+    for call in (resume, resumed):
+        with pytest.raises(InputError, match=r"^resume: there is no run in .*nowhere; it has no config\.toml$"):
+            call(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_only_the_first_process_needs_the_folder(whole: Path, tmp_path: Path) -> None:
+    """The others get the experiment from it, and may have other threads."""
+    said: list[str] = []
+
+    class Process:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def texts(self, text: str) -> list[str]:
+            said.append(text)
+            return [said[0], text]
+
+    first: Any = Process(0)
+    second: Any = Process(1)
+    e = resumed(whole, world=first)
+    assert e == records.read(whole).experiment
+    assert resumed(tmp_path / "nowhere", {"threads": 3}, second) == e.replace(threads=3)
+
+
 # ------------------------------------------------------------------ overwritten
 
 
@@ -319,7 +400,7 @@ def test_resuming_nothing(tmp_path: Path) -> None:
     assert "give the folder of the run with --out" in refused("train", "--resume")
     assert "there is no run in" in refused("train", "--resume", "--out", tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(InputError, match="no run to resume"):
+    with pytest.raises(InputError, match=r"^resume: there is no run in .*; it has no config\.toml"):
         run(small(), tmp_path, resume=True)
 
 
@@ -473,7 +554,7 @@ def test_a_full_disk_ends_in_one_line_and_loses_nothing(
 def test_a_device_that_is_not_here_is_refused() -> None:
     assert check_device("cpu") == torch.device("cpu")
     for name in ("meta", "cpuu", "cuda:99"):
-        with pytest.raises(InputError, match=f"--device {name}: .*cpu always works"):
+        with pytest.raises(InputError, match=f"device='{name}': .*cpu always works"):
             check_device(name)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from drdsgd.errors import InputError, Interrupted
+from drdsgd.errors import InputError, Interrupted, named
 from drdsgd.experiments import compare, records, workers
 from drdsgd.experiments.compare import Cell, Study
 from drdsgd.experiments.records import Folder
@@ -291,7 +291,7 @@ def test_bad_input_of_one_run_stops_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
-        (InputError("--p 0.1: raise p"), InputError("--p 0.1: raise p")),
+        (InputError(f"{named('p', 0.1)}: raise p"), InputError(f"{named('p', 0.1)}: raise p")),
         (OSError(errno.ENOSPC, "No space left on device"), OSError(errno.ENOSPC, "No space left on device")),
         (PermissionError(errno.EACCES, "Denied", "/x"), PermissionError(errno.EACCES, "Denied", "/x")),
         (PermissionError(errno.EACCES, "Denied", Path("/x")), PermissionError(errno.EACCES, "Denied", "/x")),
@@ -316,6 +316,8 @@ def test_what_ends_a_workers_run_ends_the_comparison(
         compare.compare(UNEVEN, tmp_path, threads=2)
     assert type(caught.value) is type(raised)
     assert str(caught.value) == str(raised)
+    if isinstance(raised, InputError):  # the command line adds the dashes
+        assert isinstance(caught.value, InputError) and caught.value.on_command_line == raised.on_command_line
     assert_stopped(tmp_path / "dsgd-rounds=3000" / "seed-0")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 NAMES = [
     "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
     "algorithms", "compression", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round",
-    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "run", "schedules", "servers",
-    "train", "trajectory",
+    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "resume", "run", "schedules",
+    "servers", "train", "trajectory",
 ]  # fmt: skip
 
 OF_A_RUN = [

@@ -74,10 +74,8 @@ def _status(arguments: Sequence[str] | None) -> int:
         return _say(2, error.format_message())
     except InputError as error:
         return _say(2, error.on_command_line)
-    except Diverged as error:
+    except (Diverged, Died) as error:
         return _say(1, error.on_command_line)
-    except Died as error:
-        return _say(1, str(error))
     except (Interrupted, KeyboardInterrupt, typer.Abort) as error:
         return _say(130, str(error) or "interrupted")
     except BrokenPipeError:  # the reader of the output has closed it, as in `drdsgd graph | head`

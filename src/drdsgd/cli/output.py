@@ -37,8 +37,7 @@ def continued_with(command: str, out: Path, begun: Path, launcher: str = "") -> 
     except (KeyboardInterrupt, Died) as stopped:
         if not begun.exists():
             raise
-        said = str(stopped) or "stopped"
-        kind = Died if isinstance(stopped, Died) else Interrupted
+        kind, said = (Died, stopped.marked) if isinstance(stopped, Died) else (Interrupted, str(stopped) or "stopped")
         raise kind(f"{said}; continue with: {launcher}drdsgd {command} --out {shlex.quote(str(out))}") from None
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,9 @@ from drdsgd.experiments.options import parse
 if TYPE_CHECKING:
     from drdsgd.engines.distributed import World
     from drdsgd.experiments.compare import Study
+    from drdsgd.experiments.config import Experiment
+    from drdsgd.experiments.loggers import Make
+    from drdsgd.experiments.records import Record
 
 __all__ = ["WORLD", "compare", "demo", "train"]
 
@@ -63,9 +65,7 @@ def train(
 ) -> None:
     """Do one run, in several processes under torchrun, and write it into a folder; --resume continues it."""
     from drdsgd import report
-    from drdsgd.cli.progress import view
     from drdsgd.experiments import config, loggers, records, run
-    from drdsgd.training.loop import Progress
 
     copy = loggers.of(log or ())
     if engine not in (None, "local", "distributed"):
@@ -73,63 +73,71 @@ def train(
     fields = {**(config.load(file) if file else {}), **given}
     world = None
     if engine == "distributed" or (engine is None and all(name in os.environ for name in ENVIRONMENT)):
-        from drdsgd.engines.distributed import join
-
-        if out is None:
-            raise InputError("--out: say which folder, so that a process that is started again finds the run")
-        file_there = records.Folder(out).config
-        stored = records.read_config(file_there).model_dump() if resume and file_there.exists() else {}
-        world = join(backend, str({**stored, **fields}.get("device", "cpu")), timeout)
-        WORLD.append(world)
-        if len({*world.texts(f"{resume} {regroup}")}) > 1:
-            raise InputError("--resume, --regroup: some ranks have them and some do not; give all the same")
-    first = world is None or world.rank == 0
+        world = _joined(out, fields, resume, regroup, backend, timeout)
     if resume:
         if out is None:
             raise InputError("--resume: give the folder of the run with --out DIR")
-        stored = {}
-        if first:
-            if not records.Folder(out).config.exists():
-                raise InputError(f"--resume: there is no run in {out}; it has no config.toml")
-            run.check_unchanged(records.Folder(out), fields)
-            stored = records.read_config(records.Folder(out).config).model_dump()
-        if world is not None:  # other ranks may be on machines without this folder
-            stored = json.loads(world.texts(json.dumps(stored))[0])
-        fields = {**stored, **fields}
-    e = config.Experiment(**fields)
+        e = run.resumed(out, fields, world)
+    else:
+        e = config.Experiment(**fields)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{e.algorithm}-{Path(e.dataset).name}"
 
     over = resume and not log and records.Folder(folder).status == "finished"
-    begun = [e]
-
-    def watch(progress: Progress) -> None:
-        warn_once(begun)
-        show(progress.state.t, progress.metrics)
-
     launcher = "" if world is None else "torchrun ... -m "
     with continued_with(f"train --resume{log_options(log)}", folder, records.Folder(folder).config, launcher):
-        if world is not None and not first:
-            run.run_together(e, folder, world, resume=resume, regroup=regroup)
+        record = _run(e, folder, world, copy, resume=resume, regroup=regroup)
+        if record is None:  # the first rank prints the results
             return
-        what = f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}"
-        try:
-            with view(console(stderr=True), what, e.rounds) as show:
-                if world is None:
-                    record = run.run(e, folder, resume=resume, regroup=regroup, watch=watch, log=copy)
-                else:
-                    together = run.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch, log=copy)
-                    assert together is not None
-                    record = together
-        except Diverged:
-            if records.Folder(folder).status == "diverged":  # the report shows what it did until then
-                print(f"report: {report.write([folder], folder / 'report.html')}")
-            raise
         show_table([record])
         print(f"report: {report.write([folder], folder / 'report.html')}")
     if over:
         print(f"the run in {folder} had already finished its {e.rounds} rounds: nothing left to do", file=sys.stderr)
     if record.status == "diverged":  # in an earlier run, which was only shown again
         raise typer.Exit(1)
+
+
+def _joined(
+    out: Path | None, fields: Mapping[str, Any], resume: bool, regroup: bool, backend: str | None, timeout: float
+) -> World:
+    """The connection to the other ranks, which are to do the same."""
+    from drdsgd.engines.distributed import join
+    from drdsgd.experiments import records, run
+
+    if out is None:
+        raise InputError("--out: say which folder, so that a process that is started again finds the run")
+    begun = records.Folder(out).config
+    device = records.read_config(begun).device if resume and begun.exists() else "cpu"
+    world = join(backend, str(fields.get("device", device)), timeout)
+    WORLD.append(world)
+    run.check_same_flags(world, resume=resume, regroup=regroup)
+    return world
+
+
+def _run(e: Experiment, folder: Path, world: World | None, log: Make, *, resume: bool, regroup: bool) -> Record | None:
+    """Do a run and show its progress; of several processes only the first shows it and gets the record."""
+    from drdsgd import report
+    from drdsgd.cli.progress import view
+    from drdsgd.experiments import records, run
+    from drdsgd.training.loop import Progress
+
+    if world is not None and world.rank > 0:
+        return run.run_together(e, folder, world, resume=resume, regroup=regroup)
+    begun = [e]
+
+    def watch(progress: Progress) -> None:
+        warn_once(begun)
+        show(progress.state.t, progress.metrics)
+
+    what = f"{e.algorithm}, {e.dataset}, K={e.devices}, eta={e.eta:.3g}, B={e.batch_size}"
+    try:
+        with view(console(stderr=True), what, e.rounds) as show:
+            if world is None:
+                return run.run(e, folder, resume=resume, regroup=regroup, watch=watch, log=log)
+            return run.run_together(e, folder, world, resume=resume, regroup=regroup, watch=watch, log=log)
+    except Diverged:
+        if records.Folder(folder).status == "diverged":  # the report shows what it did until then
+            print(f"report: {report.write([folder], folder / 'report.html')}")
+        raise
 
 
 @experiment_options(without=["algorithm", "seed", "threads"])
@@ -162,8 +170,7 @@ def compare(
     if resume:
         if out is None:
             raise InputError("--resume: give the folder of the comparison with --out DIR")
-        stored = compare.load(out / "study.toml")
-        plan = compare.extended(stored, algorithm or (), seeds_of(seeds) if seeds else (), given)
+        plan = compare.resumed(out, algorithm or (), seeds_of(seeds) if seeds else (), given)
     else:
         plan = compare.Study(tuple(algorithm or ("dsgd", "dr-dsgd")), seeds_of(seeds or "3"), given)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-compare"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from drdsgd.errors import InputError, whole
+from drdsgd.errors import InputError, named, whole
 from drdsgd.options import Alpha, Shards
 
 __all__ = ["PARTITIONS", "dirichlet", "hold_out", "iid", "match", "shards"]
@@ -38,8 +38,8 @@ def shards(labels: npt.ArrayLike, K: int, shards: Shards = 2, seed: int = 0) -> 
     K, shards = whole("K", K), whole("shards", shards)
     if K * shards > len(y):
         raise InputError(
-            f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K (--devices) or "
-            "shards"
+            f"K * shards = {K} * {shards} = {K * shards} is more than the {len(y)} samples: lower K "
+            f"({named('devices')}) or shards"
         )
     pieces = np.array_split(np.argsort(y, kind="stable"), K * shards)
     deal = _generator(seed).permutation(K * shards).reshape(K, shards)

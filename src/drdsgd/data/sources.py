@@ -321,7 +321,7 @@ def parse_cifar(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
 
 
-def _corrupt(path: Path, why: object, name: str) -> InputError:
+def _corrupt(path: Path, why: str, name: str) -> InputError:
     # 'delete it' first: a corrupt file in a folder that is searched earlier would hide the fetched one
     return InputError(f"{path}: {why}; delete it and run `drdsgd data get {name}`")
 
@@ -331,7 +331,7 @@ def _parsed(path: Path, parse: Callable[[bytes], T], name: str) -> T:
     try:
         return parse(_read(path))
     except InputError as error:
-        raise _corrupt(path, error, name) from error
+        raise _corrupt(path, error.marked, name) from error
 
 
 def _labels(path: Path, y: NDArray[np.uint8], name: str) -> Tensor:

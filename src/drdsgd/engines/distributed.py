@@ -33,7 +33,7 @@ from drdsgd.core.parallel import Each
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.engines.post import Post, answering
 from drdsgd.engines.products import Prepared, column_blocks, prepare
-from drdsgd.errors import Diverged, InputError, one_line, unknown
+from drdsgd.errors import Diverged, InputError, named, one_line, unknown
 from drdsgd.topology.mixing import Mixing
 
 __all__ = ["DistributedEngine", "DistributedMix", "Members", "World", "join"]
@@ -87,12 +87,12 @@ class World:
         dist.destroy_process_group()
 
 
-def join(backend: str | None, device: str, seconds: float) -> World:
-    """Connect to the processes that were started with this one; one that is silent for `seconds` counts as dead."""
+def join(backend: str | None, device: str, timeout: float) -> World:
+    """Connect to the processes that were started with this one; one that is silent for `timeout` s counts as dead."""
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise InputError(
-            f"--engine distributed: {', '.join(missing)} not set in the environment: start it with torchrun "
-            "--nproc-per-node=2 -m drdsgd train ..."
+            f"{named('engine', 'distributed')}: {', '.join(missing)} not set in the environment: start it with "
+            "torchrun --nproc-per-node=2 -m drdsgd train ..."
         )
     cuda = device.startswith("cuda")
     backend = backend or ("nccl" if cuda else "gloo")
@@ -100,22 +100,23 @@ def join(backend: str | None, device: str, seconds: float) -> World:
         "gloo": dist.is_gloo_available, "nccl": dist.is_nccl_available, "mpi": dist.is_mpi_available
     }  # fmt: skip
     if backend not in available:
-        raise InputError(f"--backend {backend}: {unknown(backend, tuple(available))}")
+        raise InputError(f"{named('backend', backend)}: {unknown(backend, tuple(available))}")
     if not available[backend]():
         here = [name for name, there in available.items() if there()]
-        raise InputError(f"--backend {backend}: this torch was built without it; use {', '.join(here)}")
+        raise InputError(f"{named('backend', backend)}: this torch was built without it; use {', '.join(here)}")
     if backend == "nccl" and not cuda:
-        raise InputError(f"--backend nccl: it needs GPUs, but --device is {device}; use gloo")
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"--timeout {seconds:g}: give a positive number of seconds; 300 is usual")
+        raise InputError(f"{named('backend', 'nccl')}: it needs GPUs, but {named('device')} is {device}; use gloo")
+    if not (math.isfinite(timeout) and timeout > 0):
+        given = int(timeout) if timeout.is_integer() else timeout
+        raise InputError(f"{named('timeout', given)}: give a positive number of seconds; 300 is usual")
     if cuda:
         _take_gpu(device)
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
-        store.set_timeout(timedelta(seconds=seconds))
-        store = PrefixStore(_word(store, rank, size, seconds), store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=seconds))
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        store.set_timeout(timedelta(seconds=timeout))
+        store = PrefixStore(_word(store, rank, size, timeout), store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:
         raise InputError(f"the processes could not connect at {address}: {one_line(error)}") from error
     return World(store, rank, size, torch.device("cuda" if backend == "nccl" else "cpu"))
@@ -125,10 +126,13 @@ def _take_gpu(device: str) -> None:
     """Give this process a GPU of its own, which `cuda` then refers to."""
     number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if device != "cuda":
-        raise InputError(f"--device {device}: every process uses a GPU of its own; write --device cuda")
+        raise InputError(
+            f"{named('device', device)}: every process uses a GPU of its own; write {named('device', 'cuda')}"
+        )
     if number >= there:
         raise InputError(
-            f"--device cuda: process {number} of this machine finds {there} GPUs; start fewer processes, or use cpu"
+            f"{named('device', device)}: process {number} of this machine finds {there} GPUs; start fewer processes, "
+            "or use cpu"
         )
     torch.cuda.set_device(number)
 
@@ -196,7 +200,7 @@ class Members:
         return self.world.texts(text)
 
     def earliest(self, found: Diverged | None) -> Diverged | None:
-        said = self.texts("" if found is None else json.dumps([found.round, found.device, str(found)]))
+        said = self.texts("" if found is None else json.dumps([found.round, found.device, found.marked]))
         if not (all_found := [json.loads(text) for text in said if text]):
             return None
         t, device, message = min(all_found)

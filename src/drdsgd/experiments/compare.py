@@ -10,20 +10,20 @@ difference between two algorithms has less noise than either of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drdsgd.errors import InputError, unknown
+from drdsgd.errors import InputError, flag, named, unknown
 from drdsgd.experiments import config, loggers, workers
 from drdsgd.experiments.config import LIMIT, Experiment, default_threads, has
-from drdsgd.experiments.options import ALGORITHMS, OPTIONS, parse, spelling
+from drdsgd.experiments.options import ALGORITHMS, OPTIONS, parse
 from drdsgd.experiments.records import Folder, Record, read
 from drdsgd.experiments.run import check, check_unchanged, run
 from drdsgd.files import write_text
 
-__all__ = ["Cell", "Study", "compare", "extended", "load"]
+__all__ = ["Cell", "Study", "compare", "extended", "load", "resumed"]
 
 # options that one algorithm of a comparison may set for itself: all but the seed, because seeds are paired, and the
 # threads, which all runs share
@@ -56,18 +56,16 @@ class Study:
         """The runs, seed by seed, so that a study has pairs when it is stopped early."""
         variants = {_label(spec): _fields(spec, self.options) for spec in self.algorithms}
         if len(variants) < len(self.algorithms):
-            named = ", ".join(self.algorithms)
-            raise InputError(f"--algorithm: two of {named} have the same folder; write them differently")
+            all_ = ", ".join(self.algorithms)
+            raise InputError(f"{named('algorithm')}: two of {all_} have the same folder; write them differently")
         for name, value in self.options.items():
             if not any(has(name, fields) for fields in variants.values()):
-                raise InputError(
-                    f"{spelling(name)} {value}: none of the compared algorithms has this option; leave it out"
-                )
+                raise InputError(f"{named(name, value)}: none of the compared algorithms has this option; leave it out")
         first: dict[Experiment, str] = {}
         for label, fields in variants.items():
             other = first.setdefault(Experiment(**fields), label)
             if other != label:
-                raise InputError(f"--algorithm: {other} and {label} are the same experiment; leave one out")
+                raise InputError(f"{named('algorithm')}: {other} and {label} are the same experiment; leave one out")
         return [
             Cell(label, Experiment(**{**fields, "seed": seed}), out / label / f"seed-{seed}")
             for seed in self.seeds
@@ -88,7 +86,8 @@ def load(path: Path) -> Study:
         return Study(tuple(fields["algorithms"]), tuple(fields["seeds"]), dict(fields["options"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is corrupt ({type(error).__name__} {error}); remove it and repeat the command without --resume"
+            f"{path} is corrupt ({type(error).__name__} {error}); remove it and repeat the command without "
+            f"{named('resume')}"
         ) from error
 
 
@@ -110,10 +109,12 @@ def compare(
     """
     budget = default_threads() if threads is None else threads
     if not 1 <= budget < LIMIT:
-        raise InputError(f"--threads {budget}: must be at least 1 and below {LIMIT}")
+        raise InputError(f"{named('threads', budget)}: must be at least 1 and below {LIMIT}")
     if not resume:
         if (out / "study.toml").exists():
-            raise InputError(f"{out} already holds a comparison; continue it with --resume, or use another --out")
+            raise InputError(
+                f"{out} already holds a comparison; continue it with {flag('resume')}, or use another {named('out')}"
+            )
         # study.toml has the threads of one run, because its last bits may depend on them: another machine can
         # continue with more or fewer runs at the same time
         plan = study.cells(out)
@@ -135,6 +136,24 @@ def compare(
         if cell not in unfinished:
             run(cell.experiment, cell.path, resume=True, log=copy)
     return [read(cell.path) for cell in cells]
+
+
+def resumed(
+    out: Path,
+    algorithms: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Study:
+    """The study in a folder, with more algorithms, seeds or options; `compare` with `resume` continues it.
+
+    >>> import tempfile
+    >>> out = Path(tempfile.mkdtemp()) / "two"
+    >>> small = {"dataset": "synthetic", "devices": 4, "rounds": 5, "graph": "ring"}
+    >>> _ = compare(Study(("dsgd",), (0,), small), out)
+    >>> [record.experiment.seed for record in compare(resumed(out, seeds=(1,)), out, resume=True)]
+    [0, 1]
+    """
+    return extended(load(out / "study.toml"), algorithms, seeds, dict(options or {}))
 
 
 def extended(stored: Study, algorithms: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> Study:
@@ -179,17 +198,18 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
     """The fields of one algorithm's runs: the shared fields that it has, and its own from `name:key=value,...`."""
     algorithm, _, own = spec.partition(":")
     if algorithm not in ALGORITHMS:
-        raise InputError(f"--algorithm {spec}: {unknown(algorithm, ALGORITHMS)}")
+        raise InputError(f"{named('algorithm', spec)}: {unknown(algorithm, ALGORITHMS)}")
     fields = dict[str, Any]()
     for assignment in filter(None, own.split(",")):
         key, given, text = assignment.partition("=")
         name = key.strip().replace("-", "_")
         if not given:
-            raise InputError(f"--algorithm {spec}: '{assignment}' has no value; write {key.strip()}=VALUE")
+            raise InputError(f"{named('algorithm', spec)}: '{assignment}' has no value; write {key.strip()}=VALUE")
         if name == "threads":
-            raise InputError(f"--algorithm {spec}: all runs share the threads; give --threads {text.strip()}")
+            number = int(text) if text.strip().isdecimal() else text.strip()
+            raise InputError(f"{named('algorithm', spec)}: all runs share the threads; give {named('threads', number)}")
         if name not in _OWN:
-            raise InputError(f"--algorithm {spec}: the key '{key}' is {unknown(name, _OWN)}")
+            raise InputError(f"{named('algorithm', spec)}: the key '{key}' is {unknown(name, _OWN)}")
         fields[name] = parse(name, text)
     fields["algorithm"] = algorithm
     parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer") and has(name, fields)}

@@ -17,7 +17,7 @@ import numpy as np
 from drdsgd.data.devices import Devices
 from drdsgd.data.files import from_folder
 from drdsgd.engines.placement import place
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, named
 from drdsgd.experiments.build import dealt, with_random_labels
 from drdsgd.experiments.config import Experiment, folder_of
 from drdsgd.experiments.options import DATASETS
@@ -39,9 +39,11 @@ def host(e: Experiment, graph: nx.Graph, world: World) -> tuple[Members, Devices
         order = {name: device for device, name in enumerate(sorted(name for some in names for name in some))}
         if len(order) < sum(map(len, names)):
             twice = next(name for name in order if sum(name in some for some in names) > 1)
-            raise InputError(f"--dataset {e.dataset}: several ranks have the file {twice}; keep it on one rank")
+            raise InputError(f"{named('dataset', e.dataset)}: several ranks have the file {twice}; keep it on one rank")
         if len(order) != e.devices:
-            raise InputError(f"--devices {e.devices}: the folders of all ranks hold data for {len(order)} devices")
+            raise InputError(
+                f"{named('devices', e.devices)}: the folders of all ranks hold data for {len(order)} devices"
+            )
         members = world.hosting([np.array([order[name] for name in some], dtype=np.int64) for some in names])
         data = from_folder(folder_of(e.dataset))
     return members, with_random_labels(e, _alike(data, world), members.rows.tolist())
@@ -56,7 +58,7 @@ def _names(e: Experiment, world: World) -> list[list[str]] | None:
     for rank, some in enumerate(found):
         if not some:
             raise InputError(
-                f"--dataset {e.dataset}: rank {rank} has no .npz files there; give it the data of some devices"
+                f"{named('dataset', e.dataset)}: rank {rank} has no .npz files there; give it the data of some devices"
             )
     if all(some == found[0] for some in found) and folder_of(e.dataset, 0) == folder_of(e.dataset, 1):
         return None

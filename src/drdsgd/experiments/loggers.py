@@ -21,7 +21,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from drdsgd.errors import InputError, one_line, unknown
+from drdsgd.errors import InputError, named, one_line, unknown
 from drdsgd.files import write_text
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def of(names: Sequence[str], say: Callable[[str], None] = complain) -> Make:
     """
     for name in names:
         if name not in KINDS:
-            raise InputError(f"--log {name}: {unknown(name, tuple(KINDS))}")
+            raise InputError(f"{named('log', name)}: {unknown(name, tuple(KINDS))}")
         for package in KINDS[name].packages:
             if importlib.util.find_spec(package) is None:
-                raise InputError(f"--log {name}: {package} is not installed: pip install 'drdsgd[{name}]'")
+                raise InputError(f"{named('log', name)}: {package} is not installed: pip install 'drdsgd[{name}]'")
     if not names:
         return no_log
     makes = {name: KINDS[name].make for name in names}  # each once

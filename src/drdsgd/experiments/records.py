@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from drdsgd.core.numerics import NUMERICS
-from drdsgd.errors import InputError, InUse, one_line
+from drdsgd.errors import InputError, InUse, flag, named, one_line
 from drdsgd.experiments import config, registry
 from drdsgd.experiments.config import Experiment
 from drdsgd.files import write_text
@@ -113,7 +113,9 @@ class Folder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InUse(f"another process is working in {self.path}; wait for it, or use another --out") from None
+                raise InUse(
+                    f"another process is working in {self.path}; wait for it, or use another {named('out')}"
+                ) from None
             yield
         finally:
             os.close(handle)
@@ -143,7 +145,7 @@ class Folder:
         ):
             if not same:
                 raise InputError(
-                    f"the {what} changed since the run in {self.path} began; start another with another --out"
+                    f"the {what} changed since the run in {self.path} began; start another with another {named('out')}"
                 )
 
     def rewind(self, t: int, e: Experiment, gaps: bool = False) -> None:
@@ -186,7 +188,7 @@ def read(path: Path) -> Record:
     e = read_config(folder.config)
     network, summary, metrics = read_network(folder.network), _summary(folder.summary), read_metrics(folder.metrics)
     if not metrics:
-        raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with --resume")
+        raise InputError(f"{folder.metrics} has no evaluation yet; continue the run with {flag('resume')}")
     return Record(path, e, network, metrics, summary.status, summary.message, summary.versions, summary.numerics)
 
 
@@ -220,7 +222,7 @@ def read_config(path: Path) -> Experiment:
     try:
         return Experiment(**config.load(path))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error.marked}") from None
 
 
 def read_metrics(path: Path) -> list[Metrics]:
@@ -269,7 +271,7 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
     label_counts, checksums = ranks.gather(counts.view(data.K, data.classes)), ranks.gather(data.checksums())
     # as one text per process, because only tensors can be gathered
     said = ranks.texts(json.dumps(dict(zip(map(int, ranks.rows), data.names, strict=False))))
-    named: dict[str, str] = dict(one for text in said for one in json.loads(text).items())
+    names: dict[str, str] = dict(one for text in said for one in json.loads(text).items())
     if ranks.rank > 0:  # only the first writes
         return None
     positions = layout(graph)
@@ -279,11 +281,11 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
         label_counts=label_counts.tolist(),
         rho=rho_over_time(mixing),
         data_sha256=hashlib.sha256(checksums.numpy().tobytes()).hexdigest(),
-        names=[named[str(i)] for i in range(ranks.K)] if named else [],
+        names=[names[str(i)] for i in range(ranks.K)] if names else [],
     )
 
 
-_AGAIN = "run the experiment again into another --out"
+_AGAIN = f"run the experiment again into another {named('out')}"
 
 
 def _summary(path: Path) -> Summary:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -20,12 +20,11 @@ from drdsgd.core import schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
-from drdsgd.errors import Diverged, InputError, Interrupted
+from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
 from drdsgd.experiments import hosting, loggers, records, registry
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.loggers import Logger
-from drdsgd.experiments.options import spelling
 from drdsgd.experiments.records import Folder, Record
 from drdsgd.training import card, checkpoint
 from drdsgd.training.loop import Progress, steps
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
     from drdsgd.engines.distributed import World
 
 __all__ = [
-    "check", "check_alike", "check_device", "check_unchanged", "run", "run_together", "settings_of", "stop_requests",
+    "check", "check_alike", "check_device", "check_same_flags", "check_unchanged", "resume", "resumed", "run",
+    "run_together", "settings_of", "stop_requests",
 ]  # fmt: skip
 
 # fields that may differ between machines without changing the experiment
@@ -77,6 +77,61 @@ def run(
             with _logging(log, e, folder):  # copies the finished run
                 pass
         return records.read(path)
+
+
+def resume(
+    path: Path,
+    *,
+    threads: int | None = None,
+    data_dir: str | None = None,
+    regroup: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+    log: loggers.Make = loggers.no_log,
+) -> Record:
+    """Continue the run in a folder exactly, as its config.toml describes it; a run that has ended is only read.
+
+    Another machine may have other `threads` and another `data_dir`. All else is as in `run`.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "first"
+    >>> e = Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring")
+    >>> try:
+    ...     run(e, path, stop=lambda: True)
+    ... except KeyboardInterrupt as interrupted:
+    ...     print(interrupted)
+    stopped after round 0 of 5
+    >>> resume(path).final.round
+    5
+    """
+    given = {"threads": threads, "data_dir": data_dir}
+    e = resumed(path, {name: value for name, value in given.items() if value is not None})
+    return run(e, path, resume=True, regroup=regroup, watch=watch, stop=stop, log=log)
+
+
+def resumed(path: Path, fields: Mapping[str, Any] | None = None, world: World | None = None) -> Experiment:
+    """The experiment with which `run` or `run_together` continues the run in a folder, with these fields.
+
+    The number of threads and the folder of the data may change; another field that differs is refused. Of the processes
+    of a `world` only the first needs the folder: the others may be on machines without it.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "first"
+    >>> _ = run(Experiment(dataset="synthetic", devices=4, rounds=5, graph="ring", threads=1), path)
+    >>> resumed(path, {"threads": 2}).threads
+    2
+    >>> resumed(path, {"rounds": 9})
+    Traceback (most recent call last):
+    drdsgd.errors.InputError: rounds=9: the run in ... has 5; resume it unchanged, or start another with another out
+    """
+    stored, given = dict[str, Any](), dict(fields or {})
+    if world is None or world.rank == 0:
+        folder = _begun(path)
+        check_unchanged(folder, given)
+        stored = records.read_config(folder.config).model_dump()
+    if world is not None:
+        stored = json.loads(world.texts(json.dumps(stored))[0])
+    return Experiment(**{**stored, **given})
 
 
 def run_together(
@@ -160,7 +215,7 @@ def _go(
                         break
             except Diverged as error:
                 if ranks.rank == 0:
-                    folder.finish("diverged", str(error))
+                    folder.finish("diverged", error.on_command_line)
                 raise
             # also after the last round: a comparison must not start its next run
             if stopping or any(ranks.texts("stop" if asked() or stop() else "")):
@@ -168,8 +223,7 @@ def _go(
         assert last is not None
         trained, training = prepared.consensus(last.state), card.describe(prepared)
         if network is not None:
-            eta = schedules.said(registry.scheduled("eta", e.eta, e.eta_schedule, e.rounds))
-            training = dataclasses.replace(training, eta=eta, names=network.names, rho=network.rho)
+            training = dataclasses.replace(training, names=network.names, rho=network.rho)
             card.save(folder.path, trained, training, records.read_metrics(folder.metrics)[-1], folder.card.name)
             folder.finish("finished", "")
 
@@ -205,9 +259,17 @@ def check_alike(e: Experiment, world: World) -> None:
         for name in e.model_dump():
             if name not in OF_A_MACHINE and other[name] != found[0][name]:
                 raise InputError(
-                    f"{spelling(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
+                    f"{named(name)} is {found[0][name]} for rank 0, but {other[name]} for rank {rank}: "
                     "give all processes the same value"
                 )
+
+
+def check_same_flags(world: World, *, resume: bool, regroup: bool) -> None:
+    """Refuse processes of which only some have `resume` or `regroup`: they would wait for each other in vain."""
+    if len({*world.texts(f"{resume} {regroup}")}) > 1:
+        raise InputError(
+            f"{named('resume')}, {named('regroup')}: some ranks have them and some do not; give all the same"
+        )
 
 
 def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: World) -> None:
@@ -236,12 +298,19 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
     if not resume:
         if folder.config.exists():
             raise InputError(
-                f"{folder.path} already holds a run ({folder.status}); continue it with --resume, or use another --out"
+                f"{folder.path} already holds a run ({folder.status}); continue it with {flag('resume')}, or use "
+                f"another {named('out')}"
             )
         return
+    check_unchanged(_begun(folder.path), e.model_dump())
+
+
+def _begun(path: Path) -> Folder:
+    """The folder of a run that has begun."""
+    folder = Folder(path)
     if not folder.config.exists():
-        raise InputError(f"there is no run to resume in {folder.path}: it has no config.toml")
-    check_unchanged(folder, e.model_dump())
+        raise InputError(f"{named('resume')}: there is no run in {path}; it has no config.toml")
+    return folder
 
 
 def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
@@ -254,8 +323,8 @@ def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
         before = stored.get(name, now)
         if before != now and name not in OF_A_MACHINE:
             raise InputError(
-                f"{spelling(name)} {now}: the run in {folder.path} has {before}; resume it unchanged, "
-                "or start another with another --out"
+                f"{named(name, now)}: the run in {folder.path} has {before}; resume it unchanged, "
+                f"or start another with another {named('out')}"
             )
 
 
@@ -265,7 +334,7 @@ def check_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"--device {name}: {str(error).splitlines()[0]}; cpu always works") from error
+        raise InputError(f"{named('device', name)}: {str(error).splitlines()[0]}; cpu always works") from error
     return device
 
 

@@ -8,7 +8,7 @@ sockets connect them, because a model may print to standard output. Both sides s
     ["round", 17]                                                            from it: the round reached
     ["say", "--log mlflow: ..."]                                             from it: a line for the user
     ["over", null]                                                           from it: finished, or diverged
-    ["interrupted", null], ["input", "--p 0.1: ..."], ["system", [28, "No space left on device", "/x"]],
+    ["interrupted", null], ["input", "p=0.1: ..."], ["system", [28, "No space left on device", "/x"]],
     ["memory", "..."]                                                        from it: other reasons for the end of a run
 
 A worker whose socket is closed finishes its round, saves a checkpoint and ends. This is how it is asked to stop, and
@@ -33,7 +33,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
+from drdsgd.errors import Died, Diverged, InputError, Interrupted, named, out_of_memory
 from drdsgd.experiments import loggers
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Folder
@@ -273,7 +273,8 @@ def _failure(kind: str, value: Any) -> BaseException:
 def _death(status: int, whose: str) -> Died:
     """The error for a worker that ended unexpectedly."""
     if status < 0:
-        how = f"was killed (signal {-status}, {signal.strsignal(-status)}); if memory was short, use fewer --threads"
+        reason = f"signal {-status}, {signal.strsignal(-status)}"
+        how = f"was killed ({reason}); if memory was short, use fewer {named('threads')}"
     else:
         how = f"ended with status {status}; see its output above"
     return Died(f"the process {whose} {how}")
@@ -321,7 +322,7 @@ def _outcome(
         carry_out(e, path, watch, stop, log)
         return "over", None
     except InputError as error:
-        return "input", str(error)
+        return "input", error.marked
     except KeyboardInterrupt:
         return "interrupted", None
     except OSError as error:

@@ -12,9 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from drdsgd.errors import InputError, one_line
+from drdsgd.errors import InputError, flag, named, one_line
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import spelling
 from drdsgd.network import deployment
 from drdsgd.network.deployment import Place
 
@@ -27,7 +26,9 @@ def init(
     """Make a deployment of the experiment with these fields; returns its devices."""
     for name in () if own_data else ("classes", "mean_samples"):
         if settings.get(name) is not None:
-            raise InputError(f"{spelling(name)} {settings[name]} does nothing here: it needs --own-data; leave it out")
+            raise InputError(
+                f"{named(name, settings[name])} does nothing here: it needs {flag('own_data')}; leave it out"
+            )
     where = deployment.places(hosts) if hosts is not None else None
     if where is not None:
         given = {"devices": len(where), **given}
@@ -35,18 +36,23 @@ def init(
         if own_data:
             if "dataset" in given:
                 raise InputError(
-                    f"--dataset {given['dataset']}: leave it out: with --own-data a device has its own folder"
+                    f"{named('dataset', given['dataset'])}: leave it out: with {flag('own_data')} a device has its own "
+                    "folder"
                 )
             given = {"reference": "uniform", **given, "dataset": nothing}
             if settings.get("classes") is None:
-                raise InputError("--classes: --own-data needs the number of classes in all devices' data together")
+                raise InputError(
+                    f"{named('classes')}: {flag('own_data')} needs the number of classes in all devices' data together"
+                )
             if given["reference"] == "samples" and settings.get("mean_samples") is None:
-                raise InputError("--mean-samples: --reference samples needs the samples of the average device")
+                raise InputError(
+                    f"{named('mean_samples')}: {named('reference', 'samples')} needs the samples of the average device"
+                )
         e = Experiment(**given)
         if where is None:
             if not 0 < port <= 65536 - e.devices:
                 raise InputError(
-                    f"--port {port}: the devices need this port and the {e.devices - 1} after it, up to 65535"
+                    f"{named('port', port)}: the devices need this port and the {e.devices - 1} after it, up to 65535"
                 )
             where = [Place(f"device-{i}", f"127.0.0.1:{port + i}") for i in range(e.devices)]
         deployment.make(e, out, where, own_data=own_data, **settings)

@@ -23,10 +23,10 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drdsgd.core.optimizers import COPIES
-from drdsgd.errors import InputError, one_line, unknown
+from drdsgd.errors import InputError, flag, named, one_line, unknown
 from drdsgd.experiments.build import make_algorithm, make_graph, make_mixing
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import DATASETS, GRAPHS, spelling
+from drdsgd.experiments.options import DATASETS, GRAPHS
 from drdsgd.files import write_text
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
@@ -112,18 +112,18 @@ def places(path: Path) -> list[Place]:
     try:
         lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--hosts {path}: {one_line(error)}") from None
+        raise InputError(f"{named('hosts', path)}: {one_line(error)}") from None
     found = []
     for number, words in enumerate(lines, start=1):
         if not words:
             continue
         if len(words) != 2 or not re.fullmatch(_NAME, words[0]) or not re.fullmatch(_ADDRESS, words[1]):
             raise InputError(
-                f"--hosts {path} line {number}: write a name (a-z, 0-9 and -) and HOST:PORT, such as "
+                f"{named('hosts', path)} line {number}: write a name (a-z, 0-9 and -) and HOST:PORT, such as "
                 "clinic-a 10.0.0.5:7447"
             )
         found.append(Place(*words))
-    _check_distinct(found, f"--hosts {path}")
+    _check_distinct(found, named("hosts", path))
     return found
 
 
@@ -140,20 +140,23 @@ def check(e: Experiment) -> None:
 
     algorithm = make_algorithm(e)
     if algorithm.has_server:
-        raise InputError(f"--algorithm {e.algorithm}: it needs a server, and a network has none; use another")
+        raise InputError(f"{named('algorithm', e.algorithm)}: it needs a server, and a network has none; use another")
     graph = make_graph(e)
     if graph.is_directed():
-        raise InputError(f"--graph {e.graph}: links of a network go both ways; use an undirected graph")
+        raise InputError(f"{named('graph', e.graph)}: links of a network go both ways; use an undirected graph")
     mixing = make_mixing(e, graph)
     if not mixing.symmetric:
-        raise InputError(f"--mixing {e.mixing}: links of a network go both ways, its W is not symmetric; use another")
+        raise InputError(
+            f"{named('mixing', e.mixing)}: links of a network go both ways, its W is not symmetric; use another"
+        )
     if algorithm.optimizer.keeps:
         name = registry.parts_of(e.algorithm, e.objective, e.optimizer)[1]
-        fix = "--optimizer dsgd, momentum or quasi-global-momentum"
+        uncompressed = named("compression", "none")
+        fix = f"{named('optimizer', 'dsgd')}, momentum or quasi-global-momentum"
         if e.compression is not None:
-            fix = "--optimizer quasi-global-momentum with --compression none"
+            fix = f"{named('optimizer', 'quasi-global-momentum')} with {uncompressed}"
         if (kept := algorithm.optimizer.keeps) == COPIES:
-            fix = "--gamma 1" if e.compression == "none" else "--compression none"
+            fix = named("gamma", 1) if e.compression == "none" else uncompressed
         raise InputError(f"{name} over a network: a lost message would spoil {kept} for good; use {fix}")
     algorithm.check(mixing)
 
@@ -177,7 +180,9 @@ def make(
 
     check(e)
     if own_data and e.random_labels is not None:
-        raise InputError(f"--random-labels {e.random_labels}: does not work with --own-data; leave it out")
+        raise InputError(
+            f"{named('random_labels', e.random_labels)}: does not work with {flag('own_data')}; leave it out"
+        )
     check_days(days)
     _check_distinct(where, "the devices")
     for place in where:
@@ -186,12 +191,14 @@ def make(
         if not re.fullmatch(_NAME, place.name) or not re.fullmatch(_ADDRESS, place.address):
             raise InputError(f"{place.name} at {place.address}: write a name (a-z, 0-9 and -) and HOST:PORT")
     if len(where) != e.devices:
-        raise InputError(f"--devices {e.devices}: there are addresses for {len(where)} devices")
+        raise InputError(f"{named('devices', e.devices)}: there are addresses for {len(where)} devices")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"--out {out}: the folder is not empty; use another")
+        raise InputError(f"{named('out', out)}: the folder is not empty; use another")
     more = max(Counter(place.host for place in where).values()) - 1
     if metrics_port is not None and not 0 < metrics_port <= 65535 - more:
-        raise InputError(f"--metrics-port {metrics_port}: devices need this port and the {more} after it, up to 65535")
+        raise InputError(
+            f"{named('metrics_port', metrics_port)}: devices need this port and the {more} after it, up to 65535"
+        )
     graph, deployment = make_graph(e), secrets.token_hex(8)
     authority = certificates.make_authority(deployment, AUTHORITY_DAYS + 1)
     fields = e.model_dump(exclude_none=True, exclude={"threads"})
@@ -230,10 +237,11 @@ def make(
 def check_days(days: float) -> None:
     """Refuse a number of days for which no certificate can be valid."""
     if not 0 < days <= AUTHORITY_DAYS:
-        raise InputError(f"--days {days:g}: use more than 0 and at most {AUTHORITY_DAYS:g}, a hundred years")
+        given = int(days) if float(days).is_integer() else days
+        raise InputError(f"{named('days', given)}: use more than 0 and at most {AUTHORITY_DAYS:g}, a hundred years")
 
 
-def _device(fields: dict[str, Any], place: Callable[[str], str] = spelling) -> Device:
+def _device(fields: dict[str, Any], place: Callable[[str], str] = named) -> Device:
     try:
         return Device(**fields)
     except ValidationError as error:
@@ -300,7 +308,7 @@ def experiment_of(device: Device, folder: Path, threads: int | None = None) -> E
         e = Experiment(**fields)
         check(e)
     except InputError as error:
-        raise InputError(f"{folder / FILE}: {error}") from None
+        raise InputError(f"{folder / FILE}: {error.marked}") from None
     graph = make_graph(e)
     said = sorted(n.number for n in device.neighbours)
     if device.number >= e.devices or said != sorted(graph.neighbors(device.number)):

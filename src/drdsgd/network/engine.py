@@ -18,7 +18,7 @@ from torch import Tensor
 from drdsgd.core.compression import Compressor
 from drdsgd.core.parallel import Each
 from drdsgd.engines.local import SingleProcess
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, named
 from drdsgd.network.links import Links
 from drdsgd.topology.mixing import Mixing
 
@@ -75,7 +75,7 @@ class NetworkMix:
     def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
         raise InputError(
             "compressed messages over a network: a lost message would spoil the copies that neighbours keep of each "
-            "other's models for good; use --compression none"
+            f"other's models for good; use {named('compression', 'none')}"
         )
 
     def _own_weight(self, heard: Mapping[int, Tensor]) -> float:

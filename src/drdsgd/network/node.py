@@ -169,8 +169,8 @@ class Member:
             while (progress is None or progress.state.t < e.rounds) and not stop():
                 progress = self._rounds(progress, watch, stop)
         except Diverged as error:
-            self.record.finish("diverged", str(error))
-            self._end("diverged", why=str(error))
+            self.record.finish("diverged", error.on_command_line)
+            self._end("diverged", why=error.on_command_line)
             raise
         if progress is None or progress.state.t < e.rounds:
             links.leave(status.round, LEAVING)

@@ -228,7 +228,7 @@ def from_file(path: str | os.PathLike[str]) -> nx.Graph:
     try:
         return check(_of_kind("file", files.read(Path(path))))
     except InputError as error:
-        raise InputError(f"graph file {path}: {error}") from error
+        raise InputError(f"graph file {path}: {error.marked}") from error
 
 
 # ---------------------------------------------------------------------- checks

@@ -266,7 +266,7 @@ def _losing(
     if mixing.balanced and not mixing.symmetric:
         why = (
             "a W that is not symmetric (one-peer-exponential) and loses links",
-            "a symmetric one: --mixing matchings",
+            f"a symmetric one: {named('mixing', 'matchings')}",
         )
         mixing = replace(mixing, balanced=False, unbalanced=why)
     return replace(mixing, at=at, static=False)

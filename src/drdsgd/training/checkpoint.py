@@ -25,7 +25,7 @@ from torch import Tensor
 
 from drdsgd.core.engine import Ranks
 from drdsgd.core.round import State
-from drdsgd.errors import InputError, one_line
+from drdsgd.errors import InputError, flag, one_line
 from drdsgd.files import replacing
 from drdsgd.training.progress import Progress
 
@@ -112,7 +112,7 @@ def load(folder: Path, ranks: Ranks, device: str = "cpu", regroup: bool = False)
     if size != ranks.size and not regroup:
         raise InputError(
             f"the checkpoint in {folder} was written by {_processes(size)}, not by {ranks.size}: "
-            "--regroup moves the devices"
+            f"{flag('regroup')} moves the devices"
         )
     return _put_together([_read(part.path, device) for part in sets[t, size]], ranks, device)
 

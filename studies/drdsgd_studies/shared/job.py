@@ -19,10 +19,9 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from drdsgd.data import sources
-from drdsgd.errors import InputError, InUse
+from drdsgd.errors import InputError, InUse, flag, named
 from drdsgd.experiments import records, workers
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import spelling
 from drdsgd.files import write_text
 from drdsgd.training import checkpoint
 from drdsgd_studies.shared.corrupt import validated
@@ -49,32 +48,37 @@ def check_folder(out: Path, s: Settings) -> None:
     """Refuse a folder that holds something else, or results of other settings; write these settings into a new one."""
     for file, what in (("study.toml", "comparison"), ("config.toml", "run")):
         if (out / file).exists():
-            raise InputError(f"--out {out} holds a {what} ({file}): give another folder")
+            raise InputError(f"{named('out', out)} holds a {what} ({file}): give another folder")
     path = out / "settings.json"
     now = json.loads(json.dumps(asdict(s)))
     if path.exists():
         try:
             before = asdict(validated(TypeAdapter(_Saved), path.read_bytes()))
         except InputError as error:
-            raise InputError(f"{path} is corrupt: {error}; remove it if the folder is yours to overwrite") from None
+            raise InputError(
+                f"{path} is corrupt: {error.marked}; remove it if the folder is yours to overwrite"
+            ) from None
         # the greatest difference first
         differing = [name for name in ("quick", "rounds", "seeds") if before[name] != now[name]]
         if differing:
             there, here = (" and ".join(_said(name, some[name]) for name in differing) for some in (before, now))
-            raise InputError(f"{out} holds results {there}, not {here}: give the same options, or another --out")
+            raise InputError(
+                f"{out} holds results {there}, not {here}: give the same options, or another {named('out')}"
+            )
     write_text(path, json.dumps(now) + "\n")
 
 
 def _said(name: str, value: object) -> str:
-    """A setting as a user would write it.
+    """A setting as a user would write it, in the message of an error.
 
-    >>> _said("seeds", [0, 1]), _said("rounds", None), _said("quick", True)
-    ('with --seeds 0,1', 'without --rounds', 'with --quick')
+    >>> InputError(f"{_said('seeds', [0, 1])}, {_said('rounds', None)}, {_said('quick', True)}").on_command_line
+    'with --seeds 0,1, without --rounds, with --quick'
     """
     if not value:
-        return f"without {spelling(name)}"
-    said = "" if value is True else f" {','.join(map(str, value)) if isinstance(value, list) else value}"
-    return f"with {spelling(name)}{said}"
+        return f"without {named(name)}"
+    if value is True:
+        return f"with {flag(name)}"
+    return f"with {named(name, ','.join(map(str, value)) if isinstance(value, list) else value)}"
 
 
 def check_data(plan: Iterable[Group], done: Done) -> None:
@@ -86,7 +90,7 @@ def check_data(plan: Iterable[Group], done: Done) -> None:
                 sources.find(name)
             except InputError as error:
                 # there is no option for it here, but the variable works everywhere
-                said = str(error).removesuffix(", or name its folder")
+                said = error.marked.removesuffix(", or name its folder")
                 raise InputError(f"{said}, or set DRDSGD_DATA to a folder that has it as {name}/") from None
 
 

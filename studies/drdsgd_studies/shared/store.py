@@ -220,7 +220,7 @@ def _record(text: bytes, stem: str | None, where: str) -> RunRecord:
         run = validated(_adapter(), text)
         _check(run, stem)
     except InputError as error:
-        raise InputError(f"{where} is not the record of a run: {error}; remove it to run it again") from None
+        raise InputError(f"{where} is not the record of a run: {error.marked}; remove it to run it again") from None
     return run
 
 
@@ -234,11 +234,11 @@ def _check(run: RunRecord, stem: str | None) -> None:
     try:
         e = run.experiment
     except InputError as error:
-        raise InputError(f"its config has {error}") from None
+        raise InputError(f"its config has {error.marked}") from None
     if stem not in (None, run.name):
         raise InputError(f"its name is {run.name}")
-    if run.name != (named := name_of(e, run.config)):
-        raise InputError(f"its config is that of {named}")
+    if run.name != (name := name_of(e, run.config)):
+        raise InputError(f"its config is that of {name}")
     if run.status == "unfinished" or not run.rounds:
         raise InputError("the run has not ended")
     if run.status == "finished" and run.rounds[-1] != e.rounds:

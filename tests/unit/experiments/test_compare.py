@@ -116,18 +116,18 @@ def test_a_spec_spells_keys_as_options_or_fields() -> None:
 @pytest.mark.parametrize(
     ("algorithms", "options", "says"),
     [
-        (("dsdg",), {}, "--algorithm dsdg: unknown, did you mean dsgd?"),
-        (("",), {}, "--algorithm : unknown; known are dsgd, dr-dsgd"),
-        (("dr-dsgd:nu=3",), {}, "--algorithm dr-dsgd:nu=3: the key 'nu' is unknown, did you mean mu?"),
+        (("dsdg",), {}, "algorithm='dsdg': unknown, did you mean dsgd?"),
+        (("",), {}, "algorithm='': unknown; known are dsgd, dr-dsgd"),
+        (("dr-dsgd:nu=3",), {}, "algorithm='dr-dsgd:nu=3': the key 'nu' is unknown, did you mean mu?"),
         (("dr-dsgd:mu=x",), {}, "--mu x: not a number"),
-        (("dr-dsgd:mu",), {}, "--algorithm dr-dsgd:mu: 'mu' has no value; write mu=VALUE"),
+        (("dr-dsgd:mu",), {}, "algorithm='dr-dsgd:mu': 'mu' has no value; write mu=VALUE"),
         (("dr-dsgd:mu=-1",), {}, "--mu -1.0: input should be greater than 0"),
         (("dsgd:mu=3",), {}, "--mu 3.0 does nothing here: it needs --objective kl-dro"),
-        (("dsgd",), {"mu": 3.0}, "--mu 3.0: none of the compared algorithms has this option"),
-        (("dsgd:seed=3",), {}, "--algorithm dsgd:seed=3: the key 'seed' is unknown"),
-        (("dsgd:threads=2",), {}, "--algorithm dsgd:threads=2: all runs share the threads; give --threads 2"),
-        (("dsgd:algorithm=dr-dsgd",), {}, "--algorithm dsgd:algorithm=dr-dsgd: the key 'algorithm' is unknown"),
-        (("dr-dsgd", "dr-dsgd:mu=6"), {}, "--algorithm: dr-dsgd and dr-dsgd-mu=6 are the same experiment"),
+        (("dsgd",), {"mu": 3.0}, "mu=3.0: none of the compared algorithms has this option"),
+        (("dsgd:seed=3",), {}, "algorithm='dsgd:seed=3': the key 'seed' is unknown"),
+        (("dsgd:threads=2",), {}, "algorithm='dsgd:threads=2': all runs share the threads; give threads=2"),
+        (("dsgd:algorithm=dr-dsgd",), {}, "algorithm='dsgd:algorithm=dr-dsgd': the key 'algorithm' is unknown"),
+        (("dr-dsgd", "dr-dsgd:mu=6"), {}, "algorithm: dr-dsgd and dr-dsgd-mu=6 are the same experiment"),
     ],
 )
 def test_what_cant_be_compared_is_told_before_anything_runs(
@@ -327,6 +327,21 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
         (12, ""), (12, f"2 of 4 {one}"), (14, f"2 of 4 {one}"), (15, f"2 of 4 {other}"), (16, f"2 of 4 {one}"),
         (21, f"3 of 4 {other}"), (24, f"4 of 4 {one}"),
     ]  # fmt: skip
+
+
+def test_a_comparison_is_continued_in_python_with_its_folder_alone(tmp_path: Path) -> None:
+    first = compare(plan(seeds=(0,)), tmp_path, threads=1)
+    stored = study.resumed(tmp_path)
+    assert stored == plan(seeds=(0,))
+    before = stamps(tmp_path)
+    more = compare(study.resumed(tmp_path, ["dr-dsgd:mu=3"], [5]), tmp_path, resume=True, threads=1)
+    assert before.items() <= stamps(tmp_path).items()
+    assert len(more) == 6 and {record.path for record in first} <= {record.path for record in more}
+    assert study.resumed(tmp_path) == Study((*BOTH, "dr-dsgd:mu=3"), (0, 5), stored.options)
+    with pytest.raises(InputError, match=r"^rounds=7: the run in .* has 6; resume it unchanged"):
+        compare(study.resumed(tmp_path, options={"rounds": 7}), tmp_path, resume=True, threads=1)
+    with pytest.raises(InputError, match=r"there is no file .*study\.toml"):
+        study.resumed(tmp_path / "nowhere")
 
 
 def test_resuming_no_comparison(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_graph_from_a_file(tmp_path: Path) -> None:
     assert make_graph(Experiment(graph=str(file))).number_of_edges() == 2
     with pytest.raises(InputError, match="3 nodes"):
         make_graph(Experiment(graph=str(file), devices=4))
-    with pytest.raises(InputError, match=r"--graph rign: no such file, and unknown, did you mean ring\?"):
+    with pytest.raises(InputError, match=r"graph='rign': no such file, and unknown, did you mean ring\?"):
         make_graph(Experiment(graph="rign"))
 
 
@@ -323,7 +323,7 @@ def test_synthetic_data_are_as_different_as_it_says() -> None:
 def test_your_own_folder(tmp_path: Path) -> None:
     folder = npz_folder(tmp_path / "sites", 3)
     assert make_data(Experiment(dataset=str(folder))).train.sizes.tolist() == [8, 9, 10]
-    with pytest.raises(InputError, match=r"--devices 5: the folder .* holds data for 3 devices"):
+    with pytest.raises(InputError, match=r"devices=5: the folder .* holds data for 3 devices"):
         make_data(Experiment(dataset=str(folder), devices=5))
     with pytest.raises(InputError, match="--dataset digit: no such folder, and unknown, did you mean digits"):
         make_data(Experiment(dataset="digit"))
@@ -335,7 +335,7 @@ def test_devices_are_at_most_as_many_as_the_digits_samples() -> None:
         most = 445 if "validation" not in fields else 676
         e = Experiment(devices=most, graph="ring", **fields)
         assert make_graph(e).number_of_nodes() == make_data(e).K == most
-        with pytest.raises(InputError, match=f"^--devices {most + 1}: digits is enough for {most} devices"):
+        with pytest.raises(InputError, match=f"^devices={most + 1}: digits is enough for {most} devices"):
             make_graph(e.replace(devices=most + 1))
 
 
@@ -467,5 +467,5 @@ def test_an_experiment_is_made_of_the_values_it_names() -> None:
 
 
 def test_a_weight_decay_that_leaves_nothing_is_refused() -> None:
-    message(lambda: make_algorithm(Experiment(eta=0.1, weight_decay=10.0)), "--weight-decay 10.0", "eta 0.1")
+    message(lambda: make_algorithm(Experiment(eta=0.1, weight_decay=10.0)), "weight_decay=10.0", "eta 0.1")
     assert make_algorithm(Experiment(eta=0.1, weight_decay=9.9)).name

@@ -148,7 +148,7 @@ def test_a_missing_package_is_one_line_before_anything_runs(
 
 def test_an_unknown_log_is_told() -> None:
     assert refused("train", "--log", "tensorbord") == "--log tensorbord: unknown, did you mean tensorboard?"
-    with pytest.raises(InputError, match="--log wandb: unknown; known are tensorboard, mlflow"):
+    with pytest.raises(InputError, match="log='wandb': unknown; known are tensorboard, mlflow"):
         loggers.of(["wandb"])
 
 

@@ -181,7 +181,7 @@ def test_no_run_at_all(tmp_path: Path) -> None:
 def test_a_run_before_its_first_evaluation_says_how_to_go_on(tmp_path: Path, finished: Path) -> None:
     for name in ("config.toml", "network.json"):
         shutil.copy(finished / name, tmp_path)
-    with pytest.raises(InputError, match="no evaluation yet; continue the run with --resume"):
+    with pytest.raises(InputError, match="no evaluation yet; continue the run with resume=True"):
         records.read(tmp_path)
     assert drdsgd("train", "--resume", "--out", tmp_path).status == 0
     assert evaluations(tmp_path) == evaluations(finished)

@@ -147,7 +147,7 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         (
             {"mixing": "one-peer-exponential", "link_failures": 0.2},
             "a W that is not symmetric (one-peer-exponential) and loses links is not doubly stochastic, and gossip "
-            "would not keep the mean: use --optimizer push, or a symmetric one: --mixing matchings",
+            "would not keep the mean: use --optimizer push, or a symmetric one: mixing='matchings'",
         ),
         (
             {"mixing": "one-peer-exponential", "dropouts": 0.2, "optimizer": "push", "weights": "normalized"},
@@ -157,7 +157,7 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"optimizer": "gradient-tracking", "graph": "directed-erdos-renyi"}, "a directed graph's W is not doubly"),
         (
             {"graph": "directed-ring", "mixing": "matcha", "optimizer": "push"},
-            "--mixing matcha: does not work on a directed",
+            "mixing='matcha': does not work on a directed",
         ),
         (
             {"graph": "directed-ring", "algorithm": "sgp", "objective": "q-ffl"},
@@ -165,33 +165,33 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ),
         (
             {"graph": "ring", "mixing": "one-peer-exponential"},
-            "--mixing one-peer-exponential: needs links that --graph ring may lack",
+            "mixing='one-peer-exponential': needs links that graph='ring' may lack; write graph='complete'",
         ),
-        ({"mixing": "matsha"}, "--mixing matsha: unknown, did you mean matcha?"),
-        ({"mixing": "matcha:x"}, "--mixing matcha:x: 'x' is not a number; write matcha:0.5"),
+        ({"mixing": "matsha"}, "mixing='matsha': unknown, did you mean matcha?"),
+        ({"mixing": "matcha:x"}, "mixing='matcha:x': 'x' is not a number; write matcha:0.5"),
         (
             {"mixing": "matcha:2"},
-            "--mixing matcha:2: the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5",
+            "mixing='matcha:2': the budget is a fraction of the matchings, in (0, 1]; write matcha:0.5",
         ),
-        ({"mixing": "matcha:nan"}, "--mixing matcha:nan: the budget is a fraction of the matchings"),
+        ({"mixing": "matcha:nan"}, "mixing='matcha:nan': the budget is a fraction of the matchings"),
         (
             {"algorithm": "fedrobust", "shift_eta": 1.0},
-            "--shift-eta 1.0: times --shift-penalty 1.0 it must be below 1, or the shift diverges; 0.01 is usual",
+            "shift_eta=1.0: times shift_penalty=1.0 it must be below 1, or the shift diverges; 0.01 is usual",
         ),
         (
             {"algorithm": "ditto", "eta": 0.1, "pull": 20.0},
-            "--pull 20.0: times eta 0.1 it must be below 2, or personal models diverge; 0.1 to 2 are usual",
+            "pull=20.0: times eta 0.1 it must be below 2, or personal models diverge; 0.1 to 2 are usual",
         ),
         (
             {"local_steps": 10, "rounds": 5},
-            "--local-steps 10: with 5 rounds, devices never exchange models; use more --rounds",
+            "local_steps=10: with 5 rounds, devices never exchange models; use more rounds",
         ),
         ({"optimizer": "choco", "compression": "none:abc"}, "--compression none:abc: none takes no number"),
         ({"optimizer": "choco", "compression": "none:"}, "--compression none:: none takes no number"),
-        ({"mixing": "matchings:2"}, "--mixing matchings:2: matchings takes no number"),
+        ({"mixing": "matchings:2"}, "mixing='matchings:2': matchings takes no number"),
         (
             {"mixing": "matchings", "gossip_steps": 2},
-            "--gossip-steps 2: after one averaging a pair of --mixing matchings has equal",
+            "gossip_steps=2: after one averaging a pair of mixing='matchings' has equal",
         ),
         ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
         ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
@@ -203,8 +203,8 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ({"optimizer": "choco", "compression": "quantize:3"}, "--compression quantize:3: bits per number must be"),
         ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
         ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
-        ({"algorithm": "fedavg", "clients": 7}, "--clients 7: there are only 6 devices; leave it out"),
-        ({"random_labels": 6}, "--random-labels 6: must be below the number of devices, 6"),
+        ({"algorithm": "fedavg", "clients": 7}, "clients=7: there are only 6 devices; leave it out"),
+        ({"random_labels": 6}, "random_labels=6: must be below the number of devices, 6"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(fields: dict[str, Any], says: str) -> None:

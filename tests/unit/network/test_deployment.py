@@ -222,13 +222,13 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path,
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
     for path in (out, tmp_path / "one", tmp_path / "file"):
-        message(partial(make, path), f"--out {path}", "not empty", "use another")
+        message(partial(make, path), f"out='{path}'", "not empty", "use another")
     assert contents(tmp_path) == before
 
 
 def test_as_many_addresses_as_devices(tmp_path: Path) -> None:
     for K in (4, 6):
-        message(partial(make, tmp_path / "out", where=somewhere(K)), "--devices 5", f"for {K}")
+        message(partial(make, tmp_path / "out", where=somewhere(K)), "devices=5", f"for {K}")
     assert not (tmp_path / "out").exists()
 
 
@@ -464,14 +464,14 @@ def test_a_file_of_hosts_is_read_in_its_order(tmp_path: Path) -> None:
 def test_a_line_that_is_no_device_is_told_by_its_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(f"# first\nother 10.0.0.9:7447\n\n{line}\nclinic-z 10.0.0.8:7447\n")
-    message(lambda: places(path), f"--hosts {path} line 4: ", "HOST:PORT")
+    message(lambda: places(path), f"hosts='{path}' line 4: ", "HOST:PORT")
 
 
 @pytest.mark.parametrize("address", ["10.0.0.5:0", "10.0.0.5:65536", "10.0.0.5:99999", "10.0.0.5:٧٤٤٧"])
 def test_a_port_that_there_is_not_is_told_by_the_number_of_its_line(tmp_path: Path, address: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(f"other 10.0.0.9:7447\nclinic-a {address}\n")
-    message(lambda: places(path), f"--hosts {path} line 2: ")
+    message(lambda: places(path), f"hosts='{path}' line 2: ")
 
 
 @pytest.mark.parametrize(
@@ -484,14 +484,14 @@ def test_a_port_that_there_is_not_is_told_by_the_number_of_its_line(tmp_path: Pa
 def test_a_device_that_is_there_twice_is_told(tmp_path: Path, lines: str, what: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(lines)
-    message(lambda: places(path), f"--hosts {path}", what, "each needs its own")
+    message(lambda: places(path), f"hosts='{path}'", what, "each needs its own")
 
 
 def test_a_file_of_hosts_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     for name in ("nowhere", "bytes", "."):
         path = tmp_path / name
-        message(partial(places, path), f"--hosts {path}: ")
+        message(partial(places, path), f"hosts='{path}': ")
 
 
 @given(st.text(max_size=40))
@@ -501,7 +501,7 @@ def test_any_text_is_places_or_one_line(tmp_path_factory: pytest.TempPathFactory
     try:
         found = places(path)
     except InputError as error:
-        assert str(error).startswith(f"--hosts {path}") and "\n" not in str(error)
+        assert str(error).startswith(f"hosts='{path}'") and "\n" not in str(error)
     else:
         assert len({place.name for place in found}) == len(found)
 
@@ -511,14 +511,14 @@ def test_any_text_is_places_or_one_line(tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("algorithm", registry.SERVERS)
 def test_a_server_is_refused(algorithm: str) -> None:
-    message(lambda: deployment.check(small(algorithm=algorithm)), f"--algorithm {algorithm}", "needs a server")
+    message(lambda: deployment.check(small(algorithm=algorithm)), f"algorithm='{algorithm}'", "needs a server")
 
 
 @pytest.mark.parametrize("graph", ["directed-ring", "directed-erdos-renyi"])
 @pytest.mark.parametrize("algorithm", ["dsgd", "sgp"])
 def test_a_directed_graph_is_refused(graph: str, algorithm: str) -> None:
     e = small(algorithm=algorithm, graph=graph)
-    message(lambda: deployment.check(e), f"--graph {graph}", "both ways", "undirected")
+    message(lambda: deployment.check(e), f"graph='{graph}'", "both ways", "undirected")
 
 
 KEEPING = [
@@ -536,7 +536,7 @@ KEEPING = [
 @pytest.mark.parametrize("fields, name, kept", KEEPING)
 def test_what_a_lost_message_would_spoil_is_refused(fields: dict[str, Any], name: str, kept: str) -> None:
     said = message(lambda: deployment.check(small(**fields)), f"{name} over a network", "lost message", kept)
-    assert "--optimizer dsgd, momentum or quasi-global-momentum" in said or "--compression none" in said
+    assert "optimizer='dsgd', momentum or quasi-global-momentum" in said or "compression='none'" in said
     # dr-gt-adam compresses messages to 4 bits by default
     if fields.get("algorithm") == "dr-gt-adam":
         deployment.check(small(**{**fields, "optimizer": "quasi-global-momentum", "compression": "none"}))
@@ -547,14 +547,14 @@ def test_what_a_lost_message_would_spoil_is_refused(fields: dict[str, Any], name
 def test_compression_is_refused_and_the_cure_works(optimizer: str, compression: str) -> None:
     e = small(optimizer=optimizer, compression=compression)
     message(
-        lambda: deployment.check(e), f"{optimizer} over a network", "copies that neighbours have", "--compression none"
+        lambda: deployment.check(e), f"{optimizer} over a network", "copies that neighbours have", "compression='none'"
     )
     deployment.check(small(optimizer=optimizer, compression="none"))
 
 
 @pytest.mark.parametrize("algorithm", ["choco-sgd", "ad-gda", "dr-qgm"])
 def test_an_algorithm_that_compresses_is_refused_and_the_cure_works(algorithm: str) -> None:
-    message(lambda: deployment.check(small(algorithm=algorithm)), "copies that neighbours have", "--compression none")
+    message(lambda: deployment.check(small(algorithm=algorithm)), "copies that neighbours have", "compression='none'")
     deployment.check(small(algorithm=algorithm, compression="none"))
 
 
@@ -562,7 +562,7 @@ def test_the_cure_is_not_what_was_already_done() -> None:
     """Without compression, gamma needs the copies."""
     e = small(optimizer="momentum", compression="none", gamma=0.5)
     said = message(lambda: deployment.check(e), "copies that neighbours have")
-    assert "--gamma" in said and "use --compression none" not in said
+    assert "gamma=1" in said and "use compression='none'" not in said
 
 
 @pytest.mark.parametrize(
@@ -599,7 +599,7 @@ def test_every_mixing_with_links_both_ways_can_go_over_a_network(fields: dict[st
 
 def test_a_mixing_with_links_one_way_is_refused() -> None:
     e = small(mixing="one-peer-exponential", graph="complete")
-    message(lambda: deployment.check(e), "--mixing one-peer-exponential", "both ways")
+    message(lambda: deployment.check(e), "mixing='one-peer-exponential'", "both ways")
 
 
 # ---------------------------------------------------------------- experiment_of

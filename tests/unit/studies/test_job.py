@@ -102,12 +102,12 @@ def test_a_shared_experiment_is_done_once() -> None:
 @pytest.mark.parametrize(
     ("now", "line"),
     [
-        (Settings(seeds=(0, 1, 2)), "holds results with --seeds 0,1, not with --seeds 0,1,2: .* another --out"),
-        (Settings(seeds=(0, 1), rounds=7), "holds results without --rounds, not with --rounds 7"),
-        (Settings(seeds=(0, 1), quick=True), "holds results without --quick, not with --quick"),
+        (Settings(seeds=(0, 1, 2)), "holds results with seeds='0,1', not with seeds='0,1,2': .* another out"),
+        (Settings(seeds=(0, 1), rounds=7), "holds results without rounds, not with rounds=7"),
+        (Settings(seeds=(0, 1), quick=True), "holds results without quick, not with quick=True"),
         (
             Settings(seeds=(2, 3), rounds=7, quick=True),
-            "without --quick and without --rounds and with --seeds 0,1, not with --quick and with --rounds 7 and with",
+            "without quick and without rounds and with seeds='0,1', not with quick=True and with rounds=7 and with",
         ),
     ],
 )
