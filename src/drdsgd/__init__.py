@@ -11,8 +11,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from drdsgd import baselines as servers
     from drdsgd import data, models
+    from drdsgd.baselines import afl, ditto, drfa, fed_term, fedavg, fedrobust, q_fedavg, rfa
     from drdsgd.core import algorithms, compression, objectives, optimizers, schedules
-    from drdsgd.core.algorithms import Algorithm, dr_dsgd, dsgd
+    from drdsgd.core.algorithms import (
+        Algorithm,
+        ad_gda,
+        choco_sgd,
+        d2,
+        dr_dsgd,
+        dr_gt_adam,
+        dr_qgm,
+        dsgd,
+        dsgdm,
+        exact_diffusion,
+        gradient_tracking,
+        gt_adam,
+        qg_dsgdm,
+        sgp,
+    )
     from drdsgd.core.objectives import erm, kl_dro
     from drdsgd.core.round import Info, State, make_round
     from drdsgd.data import partition
@@ -23,19 +39,46 @@ if TYPE_CHECKING:
     from drdsgd.topology import graphs, mixing
     from drdsgd.topology.mixing import Mixing, metropolis
     from drdsgd.training import metrics
+    from drdsgd.training.algorithms import algorithm
     from drdsgd.training.loop import Result, train, trajectory
 
 __version__ = "0.1.0"
 
 # module -> its public names
 _NAMES = {
-    "core.algorithms": ("Algorithm", "dr_dsgd", "dsgd"),
+    "baselines": (
+        "afl",
+        "ditto",
+        "drfa",
+        "fed_term",
+        "fedavg",
+        "fedrobust",
+        "q_fedavg",
+        "rfa",
+    ),  # fmt: skip
+    "core.algorithms": (
+        "Algorithm",
+        "ad_gda",
+        "choco_sgd",
+        "d2",
+        "dr_dsgd",
+        "dr_gt_adam",
+        "dr_qgm",
+        "dsgd",
+        "dsgdm",
+        "exact_diffusion",
+        "gradient_tracking",
+        "gt_adam",
+        "qg_dsgdm",
+        "sgp",
+    ),  # fmt: skip
     "core.objectives": ("erm", "kl_dro"),
     "core.round": ("Info", "State", "make_round"),
     "errors": ("Diverged", "InputError"),
     "experiments.config": ("Experiment",),
     "experiments.run": ("resume", "run"),
     "topology.mixing": ("Mixing", "metropolis"),
+    "training.algorithms": ("algorithm",),
     "training.loop": ("Result", "train", "trajectory"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
@@ -56,10 +99,12 @@ _MODULES = {
 }
 
 __all__ = [
-    "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
-    "algorithms", "compression", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round",
-    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "resume", "run", "schedules",
-    "servers", "train", "trajectory",
+    "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State", "ad_gda", "afl",
+    "algorithm", "algorithms", "choco_sgd", "compression", "d2", "data", "datasets", "ditto", "dr_dsgd",
+    "dr_gt_adam", "dr_qgm", "drfa", "dsgd", "dsgdm", "erm", "exact_diffusion", "fed_term", "fedavg", "fedrobust",
+    "gradient_tracking", "graphs", "gt_adam", "kl_dro", "make_round", "metrics", "metropolis", "mixing", "models",
+    "objectives", "optimizers", "partition", "q_fedavg", "qg_dsgdm", "resume", "rfa", "run", "schedules", "servers",
+    "sgp", "train", "trajectory",
 ]  # fmt: skip
 
 

@@ -184,7 +184,7 @@ adam_step: Any = Rule(
     lambda e: 0.01 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 0.0025,
 )
 by_compression: Any = Rule(
-    "0.8 (2 bits: 0.4; top:PART: 2 PART; random:PART: PART)", lambda e: gamma_of(str(e.get("compression") or "none"))
+    "0.8, less for 2 bits, top and random", lambda e: gamma_of(str(e.get("compression") or "none"))
 )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 NAMES = [
-    "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State",
-    "algorithms", "compression", "data", "datasets", "dr_dsgd", "dsgd", "erm", "graphs", "kl_dro", "make_round",
-    "metrics", "metropolis", "mixing", "models", "objectives", "optimizers", "partition", "resume", "run", "schedules",
-    "servers", "train", "trajectory",
+    "Algorithm", "Diverged", "Experiment", "Info", "InputError", "Mixing", "Result", "State", "ad_gda", "afl",
+    "algorithm", "algorithms", "choco_sgd", "compression", "d2", "data", "datasets", "ditto", "dr_dsgd",
+    "dr_gt_adam", "dr_qgm", "drfa", "dsgd", "dsgdm", "erm", "exact_diffusion", "fed_term", "fedavg", "fedrobust",
+    "gradient_tracking", "graphs", "gt_adam", "kl_dro", "make_round", "metrics", "metropolis", "mixing", "models",
+    "objectives", "optimizers", "partition", "q_fedavg", "qg_dsgdm", "resume", "rfa", "run", "schedules", "servers",
+    "sgp", "train", "trajectory",
 ]  # fmt: skip
 
 OF_A_RUN = [

@@ -11,6 +11,7 @@ import typer
 
 from drdsgd import __version__
 from drdsgd.cli import data, explore, extras, network, runs
+from drdsgd.cli.options import declare
 from drdsgd.cli.runs import WORLD
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
 
@@ -63,8 +64,10 @@ def _status(arguments: Sequence[str] | None) -> int:
     """Run a command and return its exit status; everything but a bug ends in one line."""
     try:
         # not app(...), which would swallow an interruption and its message
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        declare(words)
         command = typer.main.get_command(app)
-        with command.make_context("drdsgd", sys.argv[1:] if arguments is None else list(arguments)) as context:
+        with command.make_context("drdsgd", words) as context:
             command.invoke(context)
         return 0
     except typer.Exit as done:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from drdsgd.cli.options import experiment_options
 from drdsgd.cli.output import console, show_table
 from drdsgd.errors import InputError, unknown
-from drdsgd.experiments.options import OPTIONS, spelling
+from drdsgd.experiments.options import OPTIONS
+
+if TYPE_CHECKING:
+    from drdsgd.experiments.registry import Entry
 
 __all__ = ["algorithms", "graph", "report"]
 
@@ -35,7 +38,7 @@ def graph(
     e = config.Experiment(**given, dataset="synthetic")  # which has data for any number of devices
     g = build.make_graph(e)
     degrees = sorted(degree for _, degree in g.degree)
-    mixing = build.make_mixing(e, g)
+    mixing = build.gossip_of(e, g)
     K, T, r, mu = e.devices, e.rounds, rho_over_time(mixing, e.rounds), 6.0  # the paper's mu
     limit = f"min({graph_factor(mu, r):.4g} / G, 1)" if r > 1e-12 else "1"
     rows = {
@@ -60,47 +63,30 @@ def algorithms(
     name: Annotated[str | None, typer.Argument(help="show only this one, with all its defaults")] = None,
 ) -> None:
     """List every method, or one: its problem, its cost, its options, its source."""
-    from drdsgd.experiments import config, registry
+    from drdsgd.experiments import registry
 
-    screen = console()
     known = [*registry.ALGORITHMS, *registry.SERVERS, *registry.OBJECTIVES, *registry.OPTIMIZERS]
+    if name is not None and ":" in name:
+        _show("your own", {name: _about(registry.own_entry(name), "sends")})
+        return
     if name is not None and name not in known:
-        raise InputError(f"{name}: {unknown(name, known)}")
+        raise InputError(f"{name}: {unknown(name, known)}; your own is package.module:function")
 
-    def show(title: str, rows: Mapping[str, Sequence[str]]) -> None:
-        rows = {one: row for one, row in rows.items() if name in (None, one)}
-        if not rows:
-            return
-        screen.print(f"\n[bold]{title}[/bold]", highlight=False, soft_wrap=True)
-        for one, (first, *others) in rows.items():
-            screen.print(f"  [bold]{one:<22}[/bold] {first}", highlight=False, soft_wrap=True)
-            for line in filter(None, others):
-                screen.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
-
-    def own_step(optimizer: str) -> dict[str, str]:
-        plain, deep = (registry.default_eta("dsgd", None, optimizer, model) for model in ("mlp", "cnn"))
-        return {"eta": f"{plain:g} (for mlp and logistic, else {deep:g})"} if plain else {}
-
-    def about(one: str, rule: registry.Rule, sent: str) -> list[str]:
-        options = dict(rule.options) | (own_step(one) if one in registry.OPTIMIZERS else {})
-        if one in registry.SERVERS and config.has("local_steps", {"algorithm": one}):
-            options["local_steps"] = 1
-        return [rule.what, f"{sent} {rule.sends or 'nothing'}", _defaults(options), rule.source]
-
-    def defaults_of(one: str, made: registry.Named) -> Mapping[str, Any]:
-        # the list shows only what differs from the defaults of the parts, which it lists below
-        return made.options if name is None else {**registry.own_options(one, None, None), **own_step(made.optimizer)}
+    def chosen(rows: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+        return {one: row for one, row in rows.items() if name in (None, one)}
 
     per_link = "numbers per link and round:"
     named = {
         one: [
             f"{made.objective} with {made.optimizer}: {registry.OBJECTIVES[made.objective].what}",
-            f"{per_link} {registry.sent_by(one)}", _defaults(defaults_of(one, made)), made.source,
+            f"{per_link} {registry.sent_by(one)}",
+            # the list shows only what differs from the defaults of the parts, which it lists below
+            registry.spelled(made.options if name is None else registry.own_options(one, None, None)), made.source,
         ]
         for one, made in registry.ALGORITHMS.items()
     }  # fmt: skip
-    show("--algorithm NAME: an objective with an optimizer, each of which can be overridden", named)
-    for title, rules, sent in (
+    _show("--algorithm NAME: an objective with an optimizer, each of which can be overridden", chosen(named))
+    for title, entries, sent in (
         (
             "--algorithm NAME: baselines with a server; only the size of the graph matters",
             registry.SERVERS, "numbers per client and round:",
@@ -111,27 +97,36 @@ def algorithms(
         ),
         ("--optimizer NAME: how it is minimised", registry.OPTIMIZERS, per_link),
     ):  # fmt: skip
-        show(title, {one: about(one, rule, sent) for one, rule in rules.items()})
+        _show(title, chosen({one: _about(entry, sent) for one, entry in entries.items()}))
     print("\nd: parameters of the model; K: devices; p_i: a device's share of the data, or 1 / K (--reference)")
     print("compressed d: quantize:B (B + 1) / 32 d, top:PART 2 PART d, random:PART PART d")
-    print(
-        "--gamma by default: 0.8 for 4 and 8 bits (dr-qgm, dr-gt-adam: 1), 0.4 for 2 bits, 2 PART for top and PART for"
-    )
-    print("random, at most 0.8; with a larger gamma gossip may diverge")
+    print("--gamma by default: 0.8 for 4 and 8 bits, 0.4 for 2 bits, 2 PART for top and PART for random, at most 0.8;")
+    print("with a larger gamma gossip may diverge")
     print("--gossip-steps N averages N times in a round, so it sends N times the numbers per link")
+    print(
+        "--eta sqrt(K / T) and --weight-decay, --local-steps, --eta-schedule: for all methods; --help explains options"
+    )
 
 
-def _defaults(options: Mapping[str, Any]) -> str:
-    """Options as a user writes them; an option that is off by default has no value."""
-    from drdsgd.experiments.registry import gamma_of
+def _show(title: str, rows: Mapping[str, Sequence[str]]) -> None:
+    screen = console()
+    if not rows:
+        return
+    screen.print(f"\n[bold]{title}[/bold]", highlight=False, soft_wrap=True)
+    for one, (first, *others) in rows.items():
+        screen.print(f"  [bold]{one:<22}[/bold] {first}", highlight=False, soft_wrap=True)
+        for line in filter(None, others):
+            screen.print(f"{'':<25}{line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
-    def shown(name: str, value: object) -> str:
-        if name == "gamma" and value is None:
-            compression = options.get("compression")
-            return "--gamma (with --compression)" if compression is None else f"--gamma {gamma_of(compression)}"
-        return spelling(name) if value is None else f"{spelling(name)} {value}"
 
-    return " ".join(shown(name, value) for name, value in options.items())
+def _about(entry: Entry, sent: str) -> list[str]:
+    """What a list says about an objective, an optimizer or a server; it omits what all of them have."""
+    from drdsgd.experiments import registry
+    from drdsgd.options import paper_step
+
+    common = {"eta_schedule": "constant", "eta": paper_step}
+    own = {name: value for name, value in entry.options.items() if common.get(name) != value or name not in common}
+    return [entry.what, f"{sent} {entry.sends or 'nothing'}", registry.spelled(own), entry.source]
 
 
 def report(

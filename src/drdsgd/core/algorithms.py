@@ -23,8 +23,7 @@ from drdsgd.core.parts import Part
 from drdsgd.core.round import State, init, make_round
 from drdsgd.errors import InputError, named
 from drdsgd.options import GossipSteps, LocalSteps, Parameter, WeightDecay, parameters
-from drdsgd.topology import mixing as mixings
-from drdsgd.topology.mixing import Mixing
+from drdsgd.topology.mixing import Mixing, with_steps
 
 __all__ = [
     "ALGORITHMS", "Algorithm", "ad_gda", "choco_sgd", "compose", "d2", "dr_dsgd", "dr_gt_adam", "dr_qgm", "dsgd",
@@ -70,9 +69,7 @@ class Algorithm:
 
     def over(self, mixing: Mixing) -> Mixing:
         """The mixing with this algorithm's gossip steps and local steps."""
-        if self.gossip_steps is not None:
-            mixing = mixings.repeated(mixing, self.gossip_steps)
-        return mixing if self.local_steps is None else mixings.local_steps(mixing, self.local_steps)
+        return with_steps(mixing, self.gossip_steps, self.local_steps)
 
     def start(self, site: Site) -> Play:
         """Gossip among the devices of this process and all others."""

@@ -23,10 +23,13 @@ from drdsgd.experiments.config import Experiment, check_dataset, folder_of
 from drdsgd.options import parameters
 from drdsgd.random import one_generator
 from drdsgd.topology.graphs import GRAPHS, check, from_file
-from drdsgd.topology.mixing import Mixing, mixing_of
+from drdsgd.topology.mixing import Mixing, mixing_of, with_steps
 from drdsgd.training.algorithms import constructor
 
-__all__ = ["dealt", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model", "with_random_labels"]
+__all__ = [
+    "dealt", "gossip_of", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model",
+    "with_random_labels",
+]  # fmt: skip
 
 
 def options_of(e: Experiment, function: Callable[..., Any]) -> dict[str, Any]:
@@ -150,6 +153,11 @@ def make_mixing(e: Experiment, graph: nx.Graph) -> Mixing:
             f"{named('rounds')}"
         )
     return mixing_of(graph, **options_of(e, mixing_of))
+
+
+def gossip_of(e: Experiment, graph: nx.Graph) -> Mixing:
+    """The mixing with the steps of gossip that the algorithm adds to it."""
+    return with_steps(make_mixing(e, graph), e.gossip_steps, e.local_steps)
 
 
 def make_algorithm(e: Experiment) -> Any:

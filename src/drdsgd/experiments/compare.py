@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from drdsgd.errors import InputError, flag, named, unknown
-from drdsgd.experiments import config, loggers, workers
-from drdsgd.experiments.config import LIMIT, Experiment, default_threads, has
+from drdsgd.experiments import config, loggers, registry, workers
+from drdsgd.experiments.config import Experiment, default_threads, has
 from drdsgd.experiments.options import ALGORITHMS, OPTIONS, parse
 from drdsgd.experiments.records import Folder, Record, read
 from drdsgd.experiments.run import check, check_unchanged, run
 from drdsgd.files import write_text
+from drdsgd.options import LIMIT
 
 __all__ = ["Cell", "Study", "compare", "extended", "load", "resumed"]
 
-# options that one algorithm of a comparison may set for itself: all but the seed, because seeds are paired, and the
-# threads, which all runs share
-_OWN = tuple(name for name in OPTIONS if name not in ("algorithm", "seed", "threads"))
+# options that no algorithm of a comparison may set for itself: seeds are paired, and all runs share the threads
+_SHARED = ("algorithm", "seed", "threads")
 
 
 @dataclass(frozen=True)
@@ -175,14 +175,16 @@ def _at_once(cells: Sequence[Cell], threads: int) -> int:
     """
     if not cells or not all(map(_in_a_process, cells)):
         return 1
-    return max(1, min(len(cells), threads // cells[0].experiment.threads))
+    return max(1, min(len(cells), threads // int(cells[0].experiment.threads)))
 
 
 def _in_a_process(cell: Cell) -> bool:
     """Whether a run may have its own process beside others."""
     # a GPU does not speed up two runs at the same time, and its memory may not suffice for one run per core; and a
-    # model in the script that was started (__main__) is known only in this process
-    return cell.experiment.device.startswith("cpu") and not cell.experiment.model.startswith("__main__:")
+    # function in the script that was started (__main__) is known only in this process
+    e = cell.experiment
+    own = (e.model, e.objective or "", e.optimizer or "")
+    return e.device.startswith("cpu") and not any(name.startswith("__main__:") for name in own)
 
 
 def _label(spec: str) -> str:
@@ -199,18 +201,23 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
     algorithm, _, own = spec.partition(":")
     if algorithm not in ALGORITHMS:
         raise InputError(f"{named('algorithm', spec)}: {unknown(algorithm, ALGORITHMS)}")
-    fields = dict[str, Any]()
+    texts: dict[str, str] = {}
     for assignment in filter(None, own.split(",")):
         key, given, text = assignment.partition("=")
-        name = key.strip().replace("-", "_")
         if not given:
             raise InputError(f"{named('algorithm', spec)}: '{assignment}' has no value; write {key.strip()}=VALUE")
-        if name == "threads":
-            number = int(text) if text.strip().isdecimal() else text.strip()
-            raise InputError(f"{named('algorithm', spec)}: all runs share the threads; give {named('threads', number)}")
-        if name not in _OWN:
-            raise InputError(f"{named('algorithm', spec)}: the key '{key}' is {unknown(name, _OWN)}")
-        fields[name] = parse(name, text)
+        texts[key.strip().replace("-", "_")] = text
+    if "threads" in texts:
+        text = texts["threads"].strip()
+        number = int(text) if text.isdecimal() else text
+        raise InputError(f"{named('algorithm', spec)}: all runs share the threads; give {named('threads', number)}")
+    known = {name: one for name, one in OPTIONS.items() if name not in _SHARED}
+    for kind in ("objective", "optimizer"):  # functions from outside have options of their own
+        known |= registry.outside(kind, texts.get(kind, shared.get(kind, "")))
+    for name in texts:
+        if name not in known:
+            raise InputError(f"{named('algorithm', spec)}: the key '{name}' is {unknown(name, tuple(known))}")
+    fields: dict[str, Any] = {name: parse(name, text, known) for name, text in texts.items()}
     fields["algorithm"] = algorithm
     parts = {name: value for name, value in shared.items() if name in ("objective", "optimizer") and has(name, fields)}
     fields = {**parts, **fields}

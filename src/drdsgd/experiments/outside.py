@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from drdsgd.core.optimizers import GossipOptimizer
 from drdsgd.core.parts import Part
 from drdsgd.errors import InputError, named, one_line
 
-__all__ = ["load", "part"]
+__all__ = ["kind_of", "load", "part"]
 
 
 def load(field: str, spelled: str) -> Callable[..., Any]:
@@ -37,6 +39,12 @@ def load(field: str, spelled: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{named(field, spelled)}: it is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]  # whatever the user wrote
+
+
+def kind_of(spelled: str) -> str:
+    """Whether a function makes an optimizer, as its annotation says, or an objective."""
+    returns = typing.get_type_hints(load("objective", spelled)).get("return")
+    return "optimizer" if returns is GossipOptimizer else "objective"
 
 
 def part(field: str, spelled: str) -> Part:

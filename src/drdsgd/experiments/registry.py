@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drdsgd.errors import InputError, named, option, unknown
 from drdsgd.options import (
@@ -26,10 +26,13 @@ from drdsgd.options import (
     paper_step,
 )
 
+if TYPE_CHECKING:
+    from drdsgd.core.parts import Part
+
 __all__ = [
     "ALGORITHMS", "DATASETS", "FILE", "GOSSIP", "GRAPHS", "OBJECTIVES", "OPTIMIZERS", "OPTIONS", "PARTITIONS",
-    "SERVERS", "TRAINING", "Entry", "Named", "compressed_size", "entry", "name_of", "outside", "own_options", "parse",
-    "parts_of", "sent_by",
+    "SERVERS", "TRAINING", "Entry", "Named", "compressed_size", "entry", "name_of", "needed_by", "outside", "own_entry",
+    "own_options", "parse", "parts_of", "sent_by", "spelled",
 ]  # fmt: skip
 
 FILE = Path(__file__).with_name("catalogue.json")
@@ -105,11 +108,19 @@ def entry(kind: str, name: str) -> Entry:
             f"{named(kind, name)}: {unknown(str(name), tuple(known))}; your own is package.module:function"
         )
     options = {key: parameter.default for key, parameter in outside(kind, name).items()}
-    return Entry((_part(kind, name).make.__doc__ or name).strip().partition("\n")[0], "?", "your own", options)
+    part = _part(kind, name)
+    return Entry(part.what, part.sends, part.source, options)
+
+
+def own_entry(name: str) -> Entry:
+    """The description of a function from outside, an optimizer if its annotation says so, else an objective."""
+    from drdsgd.experiments.outside import kind_of
+
+    return entry(kind_of(name), name)
 
 
 @functools.cache
-def _part(kind: str, name: str) -> Any:
+def _part(kind: str, name: str) -> Part:
     from drdsgd.experiments.outside import part
 
     return part(kind, name)
@@ -252,10 +263,10 @@ def spelled(options: Options) -> str:
     """Options as a user writes them; one that is off by default has no value.
 
     >>> spelled({"mu": 6.0, "loss_clip": None, "eta": paper_step})
-    '--eta sqrt(K / T) --mu 6.0 --loss-clip'
+    '--eta (sqrt(K / T)) --mu 6.0 --loss-clip'
     """
     order = {name: place for place, name in enumerate(OPTIONS)}
     return " ".join(
-        option(name) if value is None else f"{option(name)} {value}"
+        option(name) if value is None else f"{option(name)} {f'({value})' if isinstance(value, Rule) else value}"
         for name, value in sorted(options.items(), key=lambda one: order.get(one[0], len(order)))
     )

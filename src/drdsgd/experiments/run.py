@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from drdsgd.core import schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
-from drdsgd.experiments import hosting, loggers, records, registry
-from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments import hosting, loggers, records
+from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.loggers import Logger
 from drdsgd.experiments.records import Folder, Record
@@ -182,7 +181,7 @@ def _go(
     """Begin or continue the run in this folder, up to its end; the first of several processes writes."""
     data = data.to(check_device(e.device))
     mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
-    network = records.network(graph, data, mixing, ranks)
+    network = records.network(graph, data, gossip_of(e, graph), ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # every mistake in the input is refused here, before anything is written
     prepared = prepare(model, data, mixing, algorithm, settings_of(e), ranks)
@@ -289,7 +288,7 @@ def _check_results_alike(e: Experiment, graph: nx.Graph, data: Devices, world: W
 
 def check(e: Experiment) -> None:
     """Refuse an experiment whose graph, data, model or algorithm cannot be made; writes nothing."""
-    make_algorithm(e).check(make_mixing(e, make_graph(e)))
+    make_algorithm(e).check(gossip_of(e, make_graph(e)))
     make_model(e, make_data(e).to(check_device(e.device)))
 
 

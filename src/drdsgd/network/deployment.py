@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drdsgd.core.optimizers import COPIES
 from drdsgd.errors import InputError, flag, named, one_line, unknown
-from drdsgd.experiments.build import make_algorithm, make_graph, make_mixing
+from drdsgd.experiments.build import gossip_of, make_algorithm, make_graph
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.options import DATASETS, GRAPHS
 from drdsgd.files import write_text
@@ -144,7 +144,7 @@ def check(e: Experiment) -> None:
     graph = make_graph(e)
     if graph.is_directed():
         raise InputError(f"{named('graph', e.graph)}: links of a network go both ways; use an undirected graph")
-    mixing = make_mixing(e, graph)
+    mixing = gossip_of(e, graph)
     if not mixing.symmetric:
         raise InputError(
             f"{named('mixing', e.mixing)}: links of a network go both ways, its W is not symmetric; use another"

@@ -20,7 +20,7 @@ from drdsgd.core.flat import Flat
 from drdsgd.data.devices import Devices
 from drdsgd.data.files import from_folder
 from drdsgd.errors import Diverged, InputError, Interrupted
-from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Folder, Status
 from drdsgd.experiments.run import OF_A_MACHINE, check_device, check_unchanged, settings_of, stop_requests
@@ -90,7 +90,7 @@ def run(
         if in_own_process:
             stack.enter_context(zenoh_log.reading(log))
         model = make_model(e, data)
-        flat, mixing = Flat(model), make_mixing(e, make_graph(e))
+        flat, graph = Flat(model), make_graph(e)
         most = max(flat.d, e.devices)
         asked = stack.enter_context(stop_requests())
 
@@ -103,12 +103,12 @@ def run(
             device.number, {n.number: n.name for n in device.neighbours},
             send=transport.send, digest=_digest(device, e, flat), dtype=flat.dtype, size=flat.d, most=most,
             rounds=e.rounds, deadline=device.deadline, patience=device.patience, staleness=device.staleness,
-            repeats=mixing.repeats, log=log, stopping=stopping,
+            repeats=gossip_of(e, graph).repeats, log=log, stopping=stopping,
         )  # fmt: skip
         status = monitor.Status(device, e.rounds, links, record.path / "status.json", expires)
         if device.metrics is not None:
             stack.enter_context(monitor.serve(device.metrics, status))
-        member = Member(device, e, record, data, mean, model, mixing, links, status, log)
+        member = Member(device, e, record, data, mean, model, make_mixing(e, graph), links, status, log)
         progress = member.begin()
         transport.attach(links)  # only now: the device knows its round, which it tells its neighbours
         return member.go(progress, watch, waiting, stopping)
@@ -138,7 +138,7 @@ class Member:
         """Load the checkpoint, if there is one, and log the start."""
         e, links, status = self.e, self.links, self.status
         looked_at = max(200, 2 * (e.local_steps or 1))
-        stride = NetworkEngine(self.mixing, self.device.number, links, torch.device("cpu")).stride(looked_at)
+        stride = NetworkEngine(self.prepared.mixing, self.device.number, links, torch.device("cpu")).stride(looked_at)
         links.behind = max(BEHIND * stride, BEHIND + self.device.staleness)
         progress = checkpoint.load(self.record.checkpoint, self.ranks, e.device)
         t = 0 if progress is None else progress.state.t
@@ -199,7 +199,7 @@ class Member:
         if (there := self.links.furthest(sure=True)) <= t + self.links.behind:
             return progress
         # before its model, a neighbour exchanges the values of its objective, and may wait for others each time
-        newest = self.links.newest_model(there, 4 * self.mixing.repeats * self.device.deadline)
+        newest = self.links.newest_model(there, 4 * self.prepared.mixing.repeats * self.device.deadline)
         if newest is None:
             self.log("found no newer model", round=t, furthest=there)
             return progress

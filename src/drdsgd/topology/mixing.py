@@ -37,7 +37,7 @@ from drdsgd.topology.spectrum import least_eigenvalue, rho, rho_over_time
 __all__ = [
     "MatchaPlan", "Mixing", "check_matrix", "constant", "dropouts", "least_eigenvalue", "link_failures",
     "local_steps", "matcha", "matcha_plan", "matchings", "metropolis", "metropolis_matrix", "mixing_of",
-    "one_peer_exponential", "push_sum", "repeated", "rho", "rho_over_time",
+    "one_peer_exponential", "push_sum", "repeated", "rho", "rho_over_time", "with_steps",
 ]  # fmt: skip
 
 # W is built in float64: a row sum further from one than this is an error, not rounding
@@ -324,6 +324,15 @@ def matcha(graph: nx.Graph, budget: float, seed: int = 0) -> Mixing:
 
     return Mixing(K, at, static=budget == 1)
 
+
+def with_steps(mixing: Mixing, gossip_steps: int | None, local_steps: int | None) -> Mixing:
+    """The mixing, several times in a round (`repeated`), and only in every few rounds (`local_steps`)."""
+    if gossip_steps is not None:
+        mixing = repeated(mixing, gossip_steps)
+    return mixing if local_steps is None else _local_steps(mixing, local_steps)
+
+
+_local_steps = local_steps  # a parameter above has the same name
 
 MIXINGS = ("metropolis", "matcha", "matchings", "one-peer-exponential")
 

@@ -130,11 +130,8 @@ def cost(e: Experiment) -> float:
     """
     model = "cnn" if e.model == "cnn" else "mlp"
     evaluations = 1 + -(-e.rounds // e.eval_every)
-    return (
-        0.1
-        + _STEP[model] * e.rounds * e.devices * e.batch_size
-        + _GUESS[model] * evaluations * 2 * _TESTED.get(e.dataset, 1000)
-    )
+    steps, tested = int(e.rounds) * e.devices * int(e.batch_size), 2 * evaluations * _TESTED.get(e.dataset, 1000)
+    return 0.1 + _STEP[model] * steps + _GUESS[model] * tested
 
 
 def waiting(group: Group) -> Group:
