@@ -55,7 +55,7 @@ _NAMES = {
         "fedrobust",
         "q_fedavg",
         "rfa",
-    ),  # fmt: skip
+    ),
     "core.algorithms": (
         "Algorithm",
         "ad_gda",
@@ -71,7 +71,7 @@ _NAMES = {
         "gt_adam",
         "qg_dsgdm",
         "sgp",
-    ),  # fmt: skip
+    ),
     "core.objectives": ("erm", "kl_dro"),
     "core.round": ("Info", "State", "make_round"),
     "errors": ("Diverged", "InputError"),

@@ -62,10 +62,10 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield name, Case(W, Algorithm(objective, optimizers.dsgd(0.2)))
     for name, row in OPTIMIZERS.items():
         yield name, Case(W, Algorithm(ROBUST, row.make(0.1), weight_decay=0.01))
-    short = optimizers.compressed(compression.quantized(4))
+    short = optimizers.compressed(compression.quantized(4), gamma=1.0)
     for name, quantized in {
         "DR-QGM": optimizers.quasi_global_momentum(0.1, 0.9, short),
-        "DR-GTAdam": optimizers.gt_adam(0.1, exchange=short),
+        "DR-GTAdam": optimizers.gt_adam(0.1, compression=short),
     }.items():
         yield name, Case(W, Algorithm(ROBUST, quantized))
         yield f"{name}, gossiping twice", Case(mixing.repeated(W, 2), Algorithm(ROBUST, quantized))

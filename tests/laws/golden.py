@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from drdsgd.engines.local import SingleProcess
-from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import numerics_of
 from drdsgd.topology.spectrum import rho_over_time
@@ -79,9 +79,9 @@ def experiment(name: str) -> Experiment:
 def results(name: str) -> dict[str, float]:
     """The final numbers of a golden run."""
     e = experiment(name)
-    data, mixing = make_data(e), make_mixing(e, make_graph(e))
+    data, graph = make_data(e), make_graph(e)
     *_, last = trajectory(
-        make_model(e, data), data, mixing, make_algorithm(e),
+        make_model(e, data), data, make_mixing(e, graph), make_algorithm(e),
         rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every, reference=e.reference,
         execution=e.execution, threads=e.threads, ranks=SingleProcess(e.devices),
     )  # fmt: skip
@@ -91,7 +91,7 @@ def results(name: str) -> dict[str, float]:
     sums = theta @ torch.arange(theta.shape[1], dtype=theta.dtype).cos()
     found = {f"device {i}": float(value) for i, value in enumerate(sums)}
     found |= {"train loss": metrics.train_loss, "weight": metrics.weights[0], "floats sent": metrics.floats_sent}
-    found |= {"consensus distance": metrics.consensus_distance, "rho": rho_over_time(mixing)}
+    found |= {"consensus distance": metrics.consensus_distance, "rho": rho_over_time(gossip_of(e, graph))}
     for kind in ("consensus", "local"):
         for measure in ("average", "worst", "worst10", "stdev"):
             found[f"{kind} {measure}"] = getattr(getattr(metrics, kind), measure)

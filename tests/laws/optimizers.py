@@ -67,13 +67,16 @@ def drawn(x: Tensor, t: int) -> Tensor:
 
 OPTIMIZERS: dict[str, Row] = {
     "dsgd": Row(dsgd, reference.sgd(reference.as_they_are)),
-    "momentum": Row(lambda eta: momentum(eta, beta=0.6), reference.momentum(0.6, reference.as_they_are)),
+    "momentum": Row(lambda eta: momentum(eta, momentum=0.6), reference.momentum(0.6, reference.as_they_are)),
     "quasi-global momentum": Row(
-        lambda eta: quasi_global_momentum(eta, beta=0.6), reference.quasi_global_momentum(0.6, reference.as_they_are)
+        lambda eta: quasi_global_momentum(eta, momentum=0.6),
+        reference.quasi_global_momentum(0.6, reference.as_they_are),
     ),
     "gradient tracking": Row(gradient_tracking, reference.gradient_tracking, exact=True),
     "gt-adam": Row(
-        lambda eta: gt_adam(eta, beta=0.6, beta2=0.9), reference.gt_adam(0.6, 0.9, reference.as_they_are), linear=False
+        lambda eta: gt_adam(eta, momentum=0.6, second_momentum=0.9),
+        reference.gt_adam(0.6, 0.9, reference.as_they_are),
+        linear=False,
     ),
     "gt-adam, top k": Row(
         lambda eta: gt_adam(eta, 0.6, 0.9, compressed(top_k(0.5), 0.6)),

@@ -18,7 +18,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import drdsgd
 from drdsgd import baselines, data, models
 from drdsgd.baselines import Clients, ServerAlgorithm, make_server_round
-from drdsgd.baselines.fed_robust import Shift
 from drdsgd.core import objectives, optimizers
 from drdsgd.core.flat import Flat
 from drdsgd.core.gradients import Execution, make_forward
@@ -28,6 +27,7 @@ from drdsgd.core.schedules import linear
 from drdsgd.data.batches import Batches
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError
+from drdsgd.options import Shift
 from drdsgd.random import Stream
 from drdsgd.topology import graphs
 from drdsgd.training import checkpoint
@@ -268,19 +268,19 @@ def plain_fed_robust(tau: int, m: int | None, diagonal: bool) -> tuple[Tensor, T
 
 Plain = Callable[[int, int | None], tuple[Tensor, Tensor]]
 METHODS: dict[str, tuple[Callable[..., ServerAlgorithm], Plain]] = {
-    "FedAvg": (functools.partial(baselines.fed_avg, ETA), functools.partial(plain, by_samples)),
+    "FedAvg": (functools.partial(baselines.fedavg, ETA), functools.partial(plain, by_samples)),
     "FedTERM": (functools.partial(baselines.fed_term, ETA, 2.0), functools.partial(plain, tilted)),
-    "q-FedAvg": (functools.partial(baselines.q_fed_avg, ETA, 1.5), functools.partial(plain, q_fair)),
+    "q-FedAvg": (functools.partial(baselines.q_fedavg, ETA, 1.5), functools.partial(plain, q_fair)),
     "RFA": (functools.partial(baselines.rfa, ETA), functools.partial(plain, median)),
     "AFL": (lambda local_steps, clients: baselines.afl(ETA, dual_eta=0.3), plain_afl),
     "DRFA": (functools.partial(baselines.drfa, ETA, 0.02), plain_drfa),
     "Ditto": (functools.partial(baselines.ditto, ETA, 0.7), plain_ditto),
     "FedRobust": (
-        functools.partial(baselines.fed_robust, ETA, 0.5, 0.4),
+        functools.partial(baselines.fedrobust, ETA, 0.5, 0.4),
         functools.partial(plain_fed_robust, diagonal=False),
     ),
     "FedRobust, diagonal": (
-        functools.partial(baselines.fed_robust, ETA, 0.5, 0.4, shift="diagonal"),
+        functools.partial(baselines.fedrobust, ETA, 0.5, 0.4, shift="diagonal"),
         functools.partial(plain_fed_robust, diagonal=True),
     ),
 }
@@ -318,7 +318,7 @@ def test_every_method_equals_its_rule_in_plain_loops(method: str, m: int | None)
 def test_fed_avg_with_one_step_is_dsgd_on_the_complete_graph(equal: bool) -> None:
     model, devices = problem(equal)
     run = functools.partial(drdsgd.train, model, devices, rounds=20, batch_size=B, seed=3)
-    with_server = run(graph=graphs.ring(K), algorithm=baselines.fed_avg(0.3))
+    with_server = run(graph=graphs.ring(K), algorithm=baselines.fedavg(0.3))
     without = run(graph=graphs.complete(K), algorithm=drdsgd.dsgd(0.3))
     assert_close(with_server.theta, without.theta)
     assert with_server.final.consensus == without.final.consensus
@@ -345,7 +345,7 @@ def test_fed_term_is_gradient_descent_on_the_tilted_risk() -> None:
     """theta - eta grad (1/t) log sum p_i exp(t f_i) by autograd; the weights are those of exactly normalised kl_dro."""
     tilt, batch, theta = 3.0, batch_of(DEVICES), Flat(MODEL).row()
     clients = clients_of(MODEL, DEVICES)
-    algorithm = baselines.fed_term(0.2, t=tilt)
+    algorithm = baselines.fed_term(0.2, tilt=tilt)
     state, (info,) = rounds(algorithm, clients, T=1)
     model = copy.deepcopy(MODEL)
     f = torch.stack([nn.functional.cross_entropy(model(x), y) for x, y in (batch(i, 0) for i in range(K))])
@@ -359,7 +359,7 @@ def test_fed_term_is_gradient_descent_on_the_tilted_risk() -> None:
 
 
 def test_a_large_tilt_does_not_overflow() -> None:
-    state, (info,) = rounds(baselines.fed_term(0.2, t=1e4), clients_of(MODEL, DEVICES), T=1)
+    state, (info,) = rounds(baselines.fed_term(0.2, tilt=1e4), clients_of(MODEL, DEVICES), T=1)
     assert state.theta.isfinite().all() and float(info.weight.max()) == pytest.approx(K)
 
 
@@ -368,8 +368,8 @@ def test_q_fed_avg_at_q_0_is_fed_avg(m: int | None) -> None:
     a, b = (
         rounds(algorithm, clients_of(MODEL, DEVICES))[0].theta
         for algorithm in (
-            baselines.q_fed_avg(ETA, q=0.0, local_steps=TAU, clients=m),
-            baselines.fed_avg(ETA, TAU, m),
+            baselines.q_fedavg(ETA, q=0.0, local_steps=TAU, clients=m),
+            baselines.fedavg(ETA, TAU, m),
         )
     )
     assert_close(a, b)
@@ -380,10 +380,10 @@ def test_q_fed_avg_with_one_step_of_a_large_q_shortens_the_step() -> None:
     clients = clients_of(MODEL, DEVICES)
     start = Flat(MODEL).row()
     lengths = [
-        float((rounds(baselines.q_fed_avg(0.3, q=q), clients, T=1)[0].theta[0] - start).norm()) for q in (0.0, 5.0, 5e4)
+        float((rounds(baselines.q_fedavg(0.3, q=q), clients, T=1)[0].theta[0] - start).norm()) for q in (0.0, 5.0, 5e4)
     ]
     assert lengths[0] > lengths[1] > lengths[2] > 0
-    assert_close(rounds(baselines.q_fed_avg(lambda t: 0.0), clients, T=1)[0].theta[0], start)
+    assert_close(rounds(baselines.q_fedavg(lambda t: 0.0), clients, T=1)[0].theta[0], start)
 
 
 def test_drfa_with_one_step_and_lambda_fixed_on_one_device_trains_that_one() -> None:
@@ -406,8 +406,7 @@ def test_rfa_of_equal_updates_is_fed_avg() -> None:
         [(x.repeat(i + 1, 1, 1, 1), y.repeat(i + 1)) for i in range(K)], [(x, y)] * K, classes=CLASSES
     )
     a, b = (
-        rounds(algorithm, clients_of(MODEL, same))[0].theta
-        for algorithm in (baselines.rfa(0.3), baselines.fed_avg(0.3))
+        rounds(algorithm, clients_of(MODEL, same))[0].theta for algorithm in (baselines.rfa(0.3), baselines.fedavg(0.3))
     )
     assert_close(a, b)
 
@@ -427,7 +426,7 @@ def test_rfa_withstands_a_corrupted_device_and_fed_avg_does_not() -> None:
     def far(algorithm: ServerAlgorithm) -> float:
         return float((rounds(algorithm, clients_of(model, devices), T=1)[0].theta[0] - theta - others).norm())
 
-    assert far(baselines.fed_avg(0.1)) > 100 * spread
+    assert far(baselines.fedavg(0.1)) > 100 * spread
     assert far(baselines.rfa(0.1, iterations=10)) < 0.5 * spread
     # how much closer an iteration brings it, while it is far away
     assert far(baselines.rfa(0.1, iterations=2)) == pytest.approx(
@@ -438,7 +437,7 @@ def test_rfa_withstands_a_corrupted_device_and_fed_avg_does_not() -> None:
 @pytest.mark.parametrize("m", [None, M])
 def test_ditto_without_a_pull_trains_every_device_alone_and_its_server_is_fed_avg(m: int | None) -> None:
     clients, batch, who = clients_of(MODEL, DEVICES), batch_of(DEVICES), draws()
-    algorithm = baselines.ditto(ETA, lam=0.0, local_steps=TAU, clients=m)
+    algorithm = baselines.ditto(ETA, pull=0.0, local_steps=TAU, clients=m)
     state, _ = rounds(algorithm, clients)
     for i in range(K):
         v = Flat(MODEL).row()
@@ -446,13 +445,13 @@ def test_ditto_without_a_pull_trains_every_device_alone_and_its_server_is_fed_av
             if i in who(t).draw(m).tolist():
                 v, _ = sgd(MODEL, v, [batch(i, t * TAU + s) for s in range(TAU)], ETA(t))
         assert_close(state.theta[i], v)
-    assert_close(algorithm.common(state), rounds(baselines.fed_avg(ETA, TAU, m), clients)[0].theta[0])
+    assert_close(algorithm.common(state), rounds(baselines.fedavg(ETA, TAU, m), clients)[0].theta[0])
 
 
 def test_ditto_with_a_strong_pull_stays_at_the_server() -> None:
     apart = []
     for lam in (0.0, 1.0, 8.0):
-        algorithm = baselines.ditto(0.1, lam=lam)
+        algorithm = baselines.ditto(0.1, pull=lam)
         state, _ = rounds(algorithm, clients_of(MODEL, DEVICES), T=30)
         apart.append(float(distances(state.theta, algorithm.common(state)).mean()))
     assert apart[0] > 2 * apart[1] > 8 * apart[2] > 0
@@ -460,9 +459,9 @@ def test_ditto_with_a_strong_pull_stays_at_the_server() -> None:
 
 @pytest.mark.parametrize("shift", ["matrix", "diagonal"])
 def test_fed_robust_with_a_huge_penalty_is_fed_avg(shift: Shift) -> None:
-    robust = baselines.fed_robust(ETA, penalty=1e12, shift_eta=5e-13, local_steps=TAU, clients=M, shift=shift)
+    robust = baselines.fedrobust(ETA, shift_penalty=1e12, shift_eta=5e-13, local_steps=TAU, clients=M, shift=shift)
     a, b = (
-        rounds(algorithm, clients_of(MODEL, DEVICES))[0].theta for algorithm in (robust, baselines.fed_avg(ETA, TAU, M))
+        rounds(algorithm, clients_of(MODEL, DEVICES))[0].theta for algorithm in (robust, baselines.fedavg(ETA, TAU, M))
     )
     assert_close(a, b)
 
@@ -473,7 +472,7 @@ def test_the_ascent_of_fed_robust_raises_the_loss(shift: Shift) -> None:
 
     def rise(penalty: float) -> Tensor:
         clients = clients_of(MODEL, DEVICES)
-        state, _ = rounds(baselines.fed_robust(1e-9, penalty, shift_eta=0.1, shift=shift), clients, T=60)
+        state, _ = rounds(baselines.fedrobust(1e-9, penalty, shift_eta=0.1, shift=shift), clients, T=60)
         drawn = [clients.batch(step, clients.draw(None)) for step in range(60)]  # almost all of the devices' samples
         x, y = (torch.cat(parts, dim=1) for parts in zip(*drawn, strict=True))
         bend, offset, inputs = state.objective["bend"], state.objective["offset"], x.flatten(2)
@@ -572,7 +571,7 @@ def options(**changes: Any) -> dict[str, Any]:
         "model": models.logistic((6,), 3),
         "devices": data.synthetic(K, features=6, classes=3, samples=20, test_samples=9),
         "graph": graphs.ring(K),
-        "algorithm": baselines.fed_avg(0.2),
+        "algorithm": baselines.fedavg(0.2),
         "rounds": 6,
         "batch_size": B,
         "eval_every": 3,
@@ -624,11 +623,11 @@ def test_the_common_model_is_the_servers() -> None:
 
 def test_the_start_is_evaluated_like_everything_else() -> None:
     """At round 0: one model, every device's loss on the first batch, and the weights of the first round."""
-    seen = list(drdsgd.trajectory(**options(algorithm=baselines.fed_term(0.2, t=5.0))))
+    seen = list(drdsgd.trajectory(**options(algorithm=baselines.fed_term(0.2, tilt=5.0))))
     assert seen[0].metrics is not None and seen[0].metrics.consensus_distance == 0.0 and seen[0].floats_sent == 0
     gossip = next(iter(drdsgd.trajectory(**options(algorithm=drdsgd.dsgd(0.2)))))
     assert gossip.metrics is not None and seen[0].metrics.train_loss == gossip.metrics.train_loss
-    *_, first = drdsgd.trajectory(**options(algorithm=baselines.fed_term(0.2, t=5.0), rounds=1))
+    *_, first = drdsgd.trajectory(**options(algorithm=baselines.fed_term(0.2, tilt=5.0), rounds=1))
     assert first.metrics is not None and seen[0].metrics.weights == first.metrics.weights != [1.0] * K
 
 
@@ -659,7 +658,7 @@ def test_divergence_names_the_device_that_diverged() -> None:
     devices = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
     with pytest.raises(Diverged, match=r"loss of device \d .*FedAvg.*smaller eta") as caught:
         drdsgd.train(
-            **options(devices=devices, algorithm=baselines.fed_avg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
+            **options(devices=devices, algorithm=baselines.fedavg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
         )
     assert "\n" not in str(caught.value)
     clients = clients_of(MODEL, DEVICES)
@@ -675,22 +674,22 @@ WRONG: dict[str, dict[str, Any]] = {"local_steps": {"local_steps": 2.5}, "shift"
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: baselines.fed_avg(0.0), "eta must be a positive number: 0"),
-        (lambda: baselines.fed_avg(0.1, local_steps=0), "local_steps must be a whole number, at least 1, got 0"),
-        (lambda: baselines.fed_avg(0.1, clients=0), "clients must be a whole number, at least 1, got 0"),
-        (lambda: baselines.fed_term(0.1, t=-1.0), "t must be a positive number: -1"),
-        (lambda: baselines.q_fed_avg(0.1, q=-1.0), "q must be 0 or more: -1"),
-        (lambda: baselines.q_fed_avg(0.1, q=math.nan), "q must be 0 or more: nan"),
+        (lambda: baselines.fedavg(0.0), "eta must be a positive number: 0"),
+        (lambda: baselines.fedavg(0.1, local_steps=0), "local_steps must be a whole number, at least 1, got 0"),
+        (lambda: baselines.fedavg(0.1, clients=0), "clients must be a whole number, at least 1, got 0"),
+        (lambda: baselines.fed_term(0.1, tilt=-1.0), "t must be a positive number: -1"),
+        (lambda: baselines.q_fedavg(0.1, q=-1.0), "q must be 0 or more: -1"),
+        (lambda: baselines.q_fedavg(0.1, q=math.nan), "q must be 0 or more: nan"),
         (lambda: baselines.rfa(0.1, iterations=0), "iterations must be a whole number"),
         (lambda: baselines.rfa(0.1, nu=0.0), "nu must be a positive number: 0"),
         (lambda: baselines.afl(0.1, dual_eta=0.0), "dual_eta must be a positive number: 0"),
         (lambda: baselines.drfa(0.1, **WRONG["local_steps"]), "local_steps must be a whole number"),
-        (lambda: baselines.ditto(0.1, lam=-0.1), "lam must be 0 or more: -0.1"),
-        (lambda: baselines.fed_robust(0.1, penalty=0.0), "penalty must be a positive number: 0"),
-        (lambda: baselines.fed_robust(0.1, penalty=100.0), "shift_eta \\* penalty must be below 1"),
-        (lambda: baselines.fed_robust(0.1, **WRONG["shift"]), "shift is 'affine'"),
+        (lambda: baselines.ditto(0.1, pull=-0.1), "lam must be 0 or more: -0.1"),
+        (lambda: baselines.fedrobust(0.1, shift_penalty=0.0), "penalty must be a positive number: 0"),
+        (lambda: baselines.fedrobust(0.1, shift_penalty=100.0), "shift_eta \\* penalty must be below 1"),
+        (lambda: baselines.fedrobust(0.1, **WRONG["shift"]), "shift is 'affine'"),
         (
-            lambda: drdsgd.train(**options(algorithm=baselines.fed_avg(0.1, clients=8))),
+            lambda: drdsgd.train(**options(algorithm=baselines.fedavg(0.1, clients=8))),
             "clients is 8, but .* 7 devices",
         ),
         (lambda: drdsgd.train(**options(algorithm=baselines.drfa(0.1, clients=8))), "clients is 8, but .* 7 devices"),

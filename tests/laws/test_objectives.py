@@ -300,7 +300,7 @@ def weights(objective: Objective, loss: Tensor, share: Tensor | None = None) -> 
 
 @given(LOSSES, st.floats(0.5, 50))
 def test_without_mu_is_mu_times_as_written(loss: Tensor, mu: float) -> None:
-    both = [weights(kl_dro(mu, 15.0, kind), loss) for kind in ("without-mu", "as-written")]
+    both = [weights(clipped(kl_dro(mu, kind), 15.0), loss) for kind in ("without-mu", "as-written")]
     assert torch.allclose(both[0], mu * both[1], rtol=1e-12)
 
 
@@ -318,7 +318,7 @@ def test_mu_times_weight_goes_to_one(loss: Tensor) -> None:
 
 @given(LOSSES, st.floats(0.5, 10), st.floats(0.1, 25))
 def test_clip_bounds_the_loss_in_h_only(loss: Tensor, mu: float, clip: float) -> None:
-    assert torch.equal(weights(kl_dro(mu, clip), loss), weights(kl_dro(mu), loss.clamp(max=clip)))
+    assert torch.equal(weights(clipped(kl_dro(mu), clip), loss), weights(kl_dro(mu), loss.clamp(max=clip)))
 
 
 @given(LOSSES, st.floats(0.2, 10), st.integers(0, 2**32 - 1))
@@ -828,8 +828,8 @@ def test_unknown_weights_are_refused() -> None:
 
 REFUSED: dict[str, Callable[[float], Objective]] = {
     "mu": kl_dro,
-    "loss_clip": lambda x: kl_dro(1.0, x),
-    "t": term,
+    "loss_clip": lambda x: clipped(kl_dro(1.0), x),
+    "tilt": term,
     "radius": kl_ball,
     "least_mu": lambda x: kl_ball(0.1, least_mu=x),
     "step": lambda x: kl_ball(0.1, step=x),

@@ -35,7 +35,7 @@ from drdsgd.core.optimizers import (
 from drdsgd.core.schedules import Schedule, linear
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
-from drdsgd.experiments.registry import gamma_of
+from drdsgd.options import gamma_of
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import Mixing, link_failures, metropolis, metropolis_matrix, repeated
 from tests import reference
@@ -225,7 +225,7 @@ TRACKED = {
 TRACKING: dict[str, GossipOptimizer] = {
     "gradient tracking": gradient_tracking(0.1),
     "gt-adam": gt_adam(0.1),
-    "gt-adam, 4 bits": gt_adam(0.1, exchange=compressed(quantized(4))),
+    "gt-adam, 4 bits": gt_adam(0.1, compression=quantized(4), gamma=1.0),
 }
 
 
@@ -452,7 +452,7 @@ def test_a_step_below_the_normal_floats_is_none(dtype: torch.dtype) -> None:
     engine, theta = LocalEngine(metropolis(GRAPHS["ring"]), dtype), torch.randn(N, D, dtype=dtype)
     tiny = torch.finfo(dtype).tiny
     for eta, learns in ((2 * tiny, True), (tiny / 8, False), (5e-324, False)):
-        optimizer = quasi_global_momentum(eta, beta=0.5)
+        optimizer = quasi_global_momentum(eta, momentum=0.5)
         state = optimizer.init(theta)
         optimizer.local(theta, known(torch.ones_like(theta), theta), state, 0)
         theta, state = optimizer.combine(theta, state, engine.mix(0))

@@ -31,6 +31,7 @@ a device whose loss stays high and that would dominate the network.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -142,7 +143,7 @@ def erm() -> Objective:
     "1 if normalized",
     "Ben Issaid, Elgabli and Bennis, TMLR 2022",
 )
-def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written") -> Objective:
+def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: float | None = None) -> Objective:
     """The paper's robust objective (eq. 8): `weight_i = K p_i h_i / mu` with `h_i = exp(loss_i / mu)`.
 
     `mu -> inf` is average risk, `mu -> 0` the worst case; mu may be a schedule, `t -> mu_t`. The weight is one
@@ -159,6 +160,13 @@ def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written") -> Objectiv
     >>> objective.weigh(torch.tensor([0.0, 2.0]), state, 0)
     tensor([0.5000, 1.3591])
     """
+    if loss_clip is not None:
+        warnings.warn(
+            "kl_dro(loss_clip=...) is now clipped(kl_dro(...), loss_clip); the old way goes with the next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return clipped(kl_dro(mu, weights), loss_clip)
     mu_at = schedule_of("mu", mu)
     if weights == "normalized":
         return _normalized(lambda loss, t: loss / mu_at(t))

@@ -214,7 +214,7 @@ def numerics_of(e: Experiment) -> dict[str, int]:
     parts += [name for name in ("loss-clip", "loss-smoothing", "weight-cap") if getattr(e, name.replace("-", "_"))]
     compressor = (e.compression or "none").partition(":")[0]
     parts += [] if compressor == "none" else [f"compressor {compressor}"]
-    return {part: NUMERICS[part] for part in parts}
+    return {part: NUMERICS.get(part, 1) for part in parts}
 
 
 def read_config(path: Path) -> Experiment:

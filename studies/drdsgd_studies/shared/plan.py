@@ -131,7 +131,7 @@ def cost(e: Experiment) -> float:
     model = "cnn" if e.model == "cnn" else "mlp"
     evaluations = 1 + -(-e.rounds // e.eval_every)
     steps, tested = int(e.rounds) * e.devices * int(e.batch_size), 2 * evaluations * _TESTED.get(e.dataset, 1000)
-    return 0.1 + _STEP[model] * steps + _GUESS[model] * tested
+    return float(0.1 + _STEP[model] * steps + _GUESS[model] * tested)
 
 
 def waiting(group: Group) -> Group:

@@ -37,7 +37,7 @@ NOTHING = 1e-24
 # eta as a part of the largest allowed one; for the two camps so small that their disagreement is proportional to eta
 BELOW, SMALL = 0.99, 0.3
 # today's numerics of the parts that the runs use
-HERE = {part: NUMERICS[part] for part in ("training", "kernel mixing", "objective kl-dro", "optimizer dsgd")}
+HERE = {part: NUMERICS.get(part, 1) for part in ("training", "kernel mixing", "objective kl-dro", "optimizer dsgd")}
 
 
 @dataclass(frozen=True, eq=False)
