@@ -140,15 +140,15 @@ class Parameter(NamedTuple):
             return None if isinstance(value, self.kind) else f"a valid {word}"
         if isinstance(value, bool) or not isinstance(value, Integral if self.kind is int else Real):
             return "a valid integer" if self.kind is int else "a valid number"
-        if not math.isfinite(value):
+        if not isinstance(value, Integral) and not math.isfinite(value):
             return "a finite number"
-        o, number = self.option, float(value)
+        o, number = self.option, typing.cast(Any, value)  # not as a float: an integer may be too large for it
         for bound, fits, words in (
             (o.above, operator.gt, "greater than"), (o.least, operator.ge, "greater than or equal to"),
             (o.below, operator.lt, "less than"), (o.most, operator.le, "less than or equal to"),
         ):  # fmt: skip
             if bound is not None and not fits(number, bound):
-                return f"{words} {bound:.15g}"
+                return f"{words} {bound:.15g}" if isinstance(bound, float) else f"{words} {bound}"
         return None
 
 

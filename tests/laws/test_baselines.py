@@ -502,7 +502,7 @@ def test_every_device_takes_part_as_often_as_any_other() -> None:
 
 def test_divergence_of_drfa_is_reported() -> None:
     with pytest.raises(Diverged, match=r"^diverged in round \d+: the (weight|loss|model) of device \d is not finite"):
-        drdsgd.train(**options(algorithm=baselines.drfa(1e12), model=models.mlp((6,), 3, [8]), rounds=30))
+        drdsgd.train(**options(algorithm=baselines.drfa(lambda t: 1e12), model=models.mlp((6,), 3, [8]), rounds=30))
 
 
 def test_drfa_draws_devices_with_probability_lambda() -> None:
@@ -658,7 +658,9 @@ def test_divergence_names_the_device_that_diverged() -> None:
     devices = data.synthetic(K, features=6, classes=3, samples=20, test_samples=9)
     with pytest.raises(Diverged, match=r"loss of device \d .*FedAvg.*smaller eta") as caught:
         drdsgd.train(
-            **options(devices=devices, algorithm=baselines.fedavg(1e38, clients=2), model=models.mlp((6,), 3, [8]))
+            **options(
+                devices=devices, algorithm=baselines.fedavg(lambda t: 1e38, clients=2), model=models.mlp((6,), 3, [8])
+            )
         )
     assert "\n" not in str(caught.value)
     clients = clients_of(MODEL, DEVICES)
@@ -674,20 +676,23 @@ WRONG: dict[str, dict[str, Any]] = {"local_steps": {"local_steps": 2.5}, "shift"
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: baselines.fedavg(0.0), "eta must be a positive number: 0"),
-        (lambda: baselines.fedavg(0.1, local_steps=0), "local_steps must be a whole number, at least 1, got 0"),
-        (lambda: baselines.fedavg(0.1, clients=0), "clients must be a whole number, at least 1, got 0"),
-        (lambda: baselines.fed_term(0.1, tilt=-1.0), "t must be a positive number: -1"),
-        (lambda: baselines.q_fedavg(0.1, q=-1.0), "q must be 0 or more: -1"),
-        (lambda: baselines.q_fedavg(0.1, q=math.nan), "q must be 0 or more: nan"),
-        (lambda: baselines.rfa(0.1, iterations=0), "iterations must be a whole number"),
-        (lambda: baselines.rfa(0.1, nu=0.0), "nu must be a positive number: 0"),
-        (lambda: baselines.afl(0.1, dual_eta=0.0), "dual_eta must be a positive number: 0"),
-        (lambda: baselines.drfa(0.1, **WRONG["local_steps"]), "local_steps must be a whole number"),
-        (lambda: baselines.ditto(0.1, pull=-0.1), "lam must be 0 or more: -0.1"),
-        (lambda: baselines.fedrobust(0.1, shift_penalty=0.0), "penalty must be a positive number: 0"),
-        (lambda: baselines.fedrobust(0.1, shift_penalty=100.0), "shift_eta \\* penalty must be below 1"),
-        (lambda: baselines.fedrobust(0.1, **WRONG["shift"]), "shift is 'affine'"),
+        (lambda: baselines.fedavg(0.0), "eta=0.0: input should be greater than 0"),
+        (lambda: baselines.fedavg(0.1, local_steps=0), "local_steps=0: input should be greater than or equal to 1"),
+        (lambda: baselines.fedavg(0.1, clients=0), "clients=0: input should be greater than or equal to 1"),
+        (lambda: baselines.fed_term(0.1, tilt=-1.0), "tilt=-1.0: input should be greater than 0"),
+        (lambda: baselines.q_fedavg(0.1, q=-1.0), "q=-1.0: input should be greater than or equal to 0"),
+        (lambda: baselines.q_fedavg(0.1, q=math.nan), "q=nan: input should be a finite number"),
+        (lambda: baselines.rfa(0.1, iterations=0), "iterations=0: input should be greater than or equal to 1"),
+        (lambda: baselines.rfa(0.1, nu=0.0), "nu=0.0: input should be greater than 0"),
+        (lambda: baselines.afl(0.1, dual_eta=0.0), "dual_eta=0.0: input should be greater than 0"),
+        (lambda: baselines.drfa(0.1, **WRONG["local_steps"]), "local_steps=2.5: input should be a valid integer"),
+        (lambda: baselines.ditto(0.1, pull=-0.1), "pull=-0.1: input should be greater than or equal to 0"),
+        (lambda: baselines.fedrobust(0.1, shift_penalty=0.0), "shift_penalty=0.0: input should be greater than 0"),
+        (
+            lambda: baselines.fedrobust(0.1, shift_penalty=100.0),
+            "shift_eta=0.01: times shift_penalty=100.0 it must be below 1",
+        ),
+        (lambda: baselines.fedrobust(0.1, **WRONG["shift"]), "shift='affine': input should be 'matrix' or 'diagonal'"),
         (
             lambda: drdsgd.train(**options(algorithm=baselines.fedavg(0.1, clients=8))),
             "clients is 8, but .* 7 devices",

@@ -128,7 +128,7 @@ def prepare(
         algorithm = by_name(algorithm)
     if isinstance(algorithm, type) or not isinstance(algorithm, Method):
         raise InputError(
-            f"algorithm is {algorithm!r}: give a value such as drdsgd.dr_dsgd(eta=0.1, mu=1.0) or drdsgd.dsgd(eta=0.1)"
+            f"algorithm is {algorithm!r}: give a value such as drdsgd.dr_dsgd(mu=1.0), or a name such as 'dr-dsgd'"
         )
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = graph if isinstance(graph, Mixing) else metropolis(graph)

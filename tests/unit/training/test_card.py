@@ -81,7 +81,7 @@ def test_the_card_has_every_device(tmp_path: Path) -> None:
     for line in (
         "DR-DSGD with mu = 3",
         "step size eta: 0.2\n",
-        "rounds: 8, each with 32",
+        "rounds: 8, each with 6",
         "5 nodes, 5 links; rho = ",
         "loss: cross entropy",
     ):
@@ -126,7 +126,7 @@ def test_of_many_devices_the_card_has_the_worst(tmp_path: Path) -> None:
 def test_the_card_of_an_error_and_of_a_server(tmp_path: Path) -> None:
     pairs = [(torch.randn(10, 3), torch.full((10, 1), float(i))) for i in range(4)]
     metric = drdsgd.metrics.absolute_error("mm")
-    result = drdsgd.train(nn.Linear(3, 1), pairs, nx.path_graph(4), baselines.fed_avg(0.1), rounds=20, metric=metric)
+    result = drdsgd.train(nn.Linear(3, 1), pairs, nx.path_graph(4), baselines.fedavg(0.1), rounds=20, metric=metric)
     card = (result.save(tmp_path) / "README.md").read_text()
     worst = max(result.final.consensus.per_device)
     assert f"absolute error {worst:.4g} mm" in card and "above the average" in card

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import drdsgd
 from drdsgd import data, models
-from drdsgd.baselines import ServerAlgorithm, fed_avg
+from drdsgd.baselines import ServerAlgorithm, fedavg
 from drdsgd.core import objectives, optimizers
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.engine import Mix, Ranks
@@ -51,18 +51,19 @@ def options(**changes: Any) -> dict[str, Any]:
     return {**defaults, **changes}
 
 
-def test_a_name_is_no_algorithm_and_unknown_options_are_refused() -> None:
-    with pytest.raises(InputError, match=r"algorithm is 'dr-dsgd': give a value such as drdsgd\.dr_dsgd\(eta"):
-        drdsgd.train(**options(algorithm="dr-dsgd"))
-    with pytest.raises(InputError, match=r"algorithm is <class .*Algorithm'>: give a value such as"):
-        drdsgd.train(**options(algorithm=Algorithm))
+def test_what_is_no_algorithm_and_unknown_options_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^algorithm='dr-dsg': unknown, did you mean dr-dsgd\?"):
+        drdsgd.train(**options(algorithm="dr-dsg"))
+    for value in (Algorithm, drdsgd.dsgd, 3):
+        with pytest.raises(InputError, match=r"^algorithm is .*: give a value such as drdsgd\.dr_dsgd\(mu=1\.0\), or"):
+            drdsgd.train(**options(algorithm=value))
     with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument 'epochs'"):
         drdsgd.train(**options(epochs=3))
 
 
 def test_all_options_are_in_the_signatures_with_the_same_defaults() -> None:
     shown, more = (inspect.signature(function).parameters for function in (drdsgd.train, drdsgd.trajectory))
-    assert shown["rounds"].default == 100 and shown["batch_size"].default == 32
+    assert shown["rounds"].default == 300 and repr(shown["batch_size"].default) == "sqrt(K T)"
     assert [*shown.values()] == [*more.values()][: len(shown)]
     assert list(more)[len(shown) :] == ["start", "ranks", "agree_every"]
 
@@ -215,10 +216,13 @@ def test_normalized_weights_do_not_diverge_where_those_as_written_do() -> None:
     [
         (
             drdsgd.dr_dsgd(eta=0.2, mu=0.001),
-            r"round 1: the weight of device 0 .*mu = 0.001.*smaller eta.*--loss-clip or --weights norm",
+            r"round 1: the weight of device 0 .*mu = 0.001.*smaller eta.*loss_clip or weights=.norm",
         ),
-        (drdsgd.dsgd(eta=1e38), r"round \d: the (loss|model) of device \d .*smaller eta"),
-        (Algorithm(ad_gda(), optimizers.dsgd(1e38)), r"round \d: the (loss|model) of device \d .*smaller eta"),
+        (drdsgd.dsgd(eta=lambda t: 1e38), r"round \d: the (loss|model) of device \d .*smaller eta"),
+        (
+            Algorithm(ad_gda(), optimizers.dsgd(lambda t: 1e38)),
+            r"round \d: the (loss|model) of device \d .*smaller eta",
+        ),
     ],
 )
 def test_divergence_is_noticed(algorithm: Algorithm, says: str) -> None:
@@ -240,21 +244,21 @@ def test_a_loss_that_is_not_finite_at_the_start_is_noticed() -> None:
     ("algorithm", "cures"),
     [
         (
-            drdsgd.dr_dsgd(1e30, mu=2.0),
-            "try a smaller eta, or for DR-DSGD a larger mu, --loss-clip or --weights normali",
+            drdsgd.dr_dsgd(lambda t: 1e30, mu=2.0),
+            "try a smaller eta, or for DR-DSGD a larger mu, loss_clip or weights='normali",
         ),
         (
-            drdsgd.dr_dsgd(1e30, mu=2.0, weights="normalized"),
-            "try a smaller eta, or --weight-cap 2, or a lower cap",
+            drdsgd.dr_dsgd(lambda t: 1e30, mu=2.0, weights="normalized"),
+            "try a smaller eta, or weight_cap=2, or a lower cap",
         ),
-        (fed_avg(1e30), "try a smaller eta"),
+        (fedavg(lambda t: 1e30), "try a smaller eta"),
     ],
 )
 def test_the_cures_of_divergence_are_none_that_a_run_has(algorithm: Algorithm | ServerAlgorithm, cures: str) -> None:
     with pytest.raises(Diverged, match=re.escape(f"; {cures}")) as error:
         drdsgd.train(models.mlp((20,), 10, [8]), data.synthetic(4), graphs.ring(4), algorithm, rounds=30)
-    assert ("--weights" in str(error.value)) == ("--weights" in cures)
-    assert ("--weight-cap" in str(error.value)) == ("--weight-cap" in cures)
+    assert ("weights=" in str(error.value)) == ("weights=" in cures)
+    assert ("weight_cap" in str(error.value)) == ("weight_cap" in cures)
 
 
 def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
@@ -270,10 +274,10 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rounds": 0}, "rounds must be a whole number, at least 1, got 0"),
-        ({"batch_size": -1}, "batch_size must be a whole number, at least 1, got -1"),
-        ({"eval_every": 2.5}, "eval_every must be a whole number, at least 1, got 2.5"),
-        ({"threads": 0}, "threads must be a whole number, at least 1, got 0"),
+        ({"rounds": 0}, "rounds=0: input should be greater than or equal to 1"),
+        ({"batch_size": -1}, "batch_size=-1: input should be greater than or equal to 1"),
+        ({"eval_every": 2.5}, "eval_every=2.5: input should be a valid integer"),
+        ({"threads": 0}, "threads=0: input should be greater than or equal to 1"),
         ({"graph": graphs.ring(4)}, "graph has 4 nodes but there are data for 5"),
         ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "GroupNorm"),
         (
@@ -288,7 +292,7 @@ def test_a_parameter_that_is_not_finite_at_the_end_is_noticed() -> None:
             {"graph": changing(K), "algorithm": Algorithm(kl_dro(2.0), optimizers.exact_diffusion(0.1))},
             "exact-diffusion needs the same W in every round",
         ),
-        ({"graph": directed(K)}, "not doubly stochastic.*--optimizer push"),
+        ({"graph": directed(K)}, "not doubly stochastic.*optimizer='push'"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
@@ -440,7 +444,7 @@ LOGARITHM = Metric("log", lambda outputs, y: (outputs.exp().log() - y.log()).abs
         ),
         ({"model": Words(), "devices": words(-1)}, "does not take all numbers of the data, which are -1 to 8: "),
         ({"model": Words(), "devices": words(9, test=True)}, "0 to 9: .*; give its embedding more rows"),
-        ({"model": Words(), "devices": words(0), "algorithm": drdsgd.servers.fed_robust(0.1)}, "takes integers"),
+        ({"model": Words(), "devices": words(0), "algorithm": drdsgd.servers.fedrobust(0.1)}, "takes integers"),
         ({"model": Words()}, "Words does not take the data"),
         (
             {"devices": positive(), "model": nn.Linear(6, 1), "metric": LOGARITHM},
