@@ -93,7 +93,7 @@ def _from_outside(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         if name == "--out" and "--resume" in arguments:
             paths = [Path(value) / "config.toml", Path(value) / "study.toml"]
         for path in paths:
-            with suppress(OSError, ValueError):  # the command itself says what is wrong with a file
+            with suppress(OSError, ValueError, TypeError):  # the command itself says what is wrong with a file
                 content = tomllib.loads(path.read_text(encoding="utf-8"))
                 given += [*content.items(), *dict(content.get("options", {})).items()]
                 specs += map(str, content.get("algorithms", ()))

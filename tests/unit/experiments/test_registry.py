@@ -12,9 +12,10 @@ import pytest
 
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
+from drdsgd.core.schedules import spelled as scheduled
 from drdsgd.errors import InputError
 from drdsgd.experiments.build import make_algorithm, make_data, make_model
-from drdsgd.experiments.config import Experiment, title
+from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.options import OPTIONS, spelling
 from drdsgd.experiments.registry import (
     ALGORITHMS,
@@ -23,10 +24,10 @@ from drdsgd.experiments.registry import (
     SERVERS,
     compressed_size,
     own_options,
-    scheduled,
     sent_by,
 )
 from drdsgd.experiments.run import check, run
+from drdsgd.options import Rule
 from tests.support.program import drdsgd
 
 SMALL: dict[str, Any] = {
@@ -105,7 +106,22 @@ def test_any_objective_goes_with_any_optimizer() -> None:
         for optimizer in OPTIMIZERS:
             e = Experiment(**SMALL, algorithm="dsgd", objective=objective, optimizer=optimizer)
             made = make_algorithm(e)
-            assert isinstance(made, Algorithm) and made.name == title(e)
+            assert isinstance(made, Algorithm) and made.later is None
+            itself = (objective, optimizer) == ("erm", "dsgd")
+            assert made.name.partition(" with ")[0] == ("DSGD" if itself else f"{objective} + {optimizer}")
+            for name in own_options("dsgd", objective, optimizer).keys() - {"eta", "eta_schedule"}:
+                assert (name.replace("_", " ") in made.name) == (getattr(e, name) is not None)
+
+
+def test_a_title_says_mu_and_what_differs_from_the_defaults() -> None:
+    def title(**fields: Any) -> str:
+        return str(make_algorithm(Experiment(**fields)).name)
+
+    assert title(algorithm="dr-dsgd", eta=0.3, weight_decay=0.01, local_steps=2) == "DR-DSGD with mu = 6"
+    assert title(algorithm="dr-dsgd", mu=3) == "DR-DSGD with mu = 3"
+    assert title(algorithm="dr-qgm", weight_cap=2.0) == "DR-QGM with mu = 1, weight cap = 2"
+    assert title(algorithm="dsgd", objective="q-ffl", q=2) == "q-ffl + dsgd with q = 2"
+    assert title(algorithm="fedavg", clients=3) == "FedAvg with 3 clients"
 
 
 def test_adam_has_a_step_size_of_its_own() -> None:
@@ -141,13 +157,13 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         (
             {"optimizer": "choco", "dropouts": 0.1},
             "compression needs the same W in every round, because its state belongs to one W; use "
-            "--compression none with gamma 1 (its default), or a mixing that does not change",
+            "compression='none' with gamma 1 (its default), or a mixing that does not change",
         ),
         ({"algorithm": "dr-qgm", "link_failures": 0.2}, "compression needs the same W in every round"),
         (
             {"mixing": "one-peer-exponential", "link_failures": 0.2},
             "a W that is not symmetric (one-peer-exponential) and loses links is not doubly stochastic, and gossip "
-            "would not keep the mean: use --optimizer push, or a symmetric one: mixing='matchings'",
+            "would not keep the mean: use optimizer='push', or a symmetric one: mixing='matchings'",
         ),
         (
             {"mixing": "one-peer-exponential", "dropouts": 0.2, "optimizer": "push", "weights": "normalized"},
@@ -165,7 +181,7 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
         ),
         (
             {"graph": "ring", "mixing": "one-peer-exponential"},
-            "mixing='one-peer-exponential': needs links that graph='ring' may lack; write graph='complete'",
+            "mixing='one-peer-exponential': needs links that this graph may lack; write graph='complete'",
         ),
         ({"mixing": "matsha"}, "mixing='matsha': unknown, did you mean matcha?"),
         ({"mixing": "matcha:x"}, "mixing='matcha:x': 'x' is not a number; write matcha:0.5"),
@@ -186,23 +202,26 @@ def test_a_part_that_the_algorithm_has_anyway_is_no_other_experiment() -> None:
             {"local_steps": 10, "rounds": 5},
             "local_steps=10: with 5 rounds, devices never exchange models; use more rounds",
         ),
-        ({"optimizer": "choco", "compression": "none:abc"}, "--compression none:abc: none takes no number"),
-        ({"optimizer": "choco", "compression": "none:"}, "--compression none:: none takes no number"),
+        ({"optimizer": "choco", "compression": "none:abc"}, "compression='none:abc': none takes no number"),
+        ({"optimizer": "choco", "compression": "none:"}, "compression='none:': none takes no number"),
         ({"mixing": "matchings:2"}, "mixing='matchings:2': matchings takes no number"),
         (
             {"mixing": "matchings", "gossip_steps": 2},
             "gossip_steps=2: after one averaging a pair of mixing='matchings' has equal",
         ),
-        ({"weights": "normalized", "weight_cap": 1.0}, "weight_cap must be above 1: 1; weights that are 1 on average"),
-        ({"optimizer": "choco", "compression": "zip"}, "--compression zip: unknown; known are none, top, random"),
-        ({"optimizer": "choco", "compression": "top"}, "--compression top: write top:0.1, random:0.1 or quantize:4"),
+        (
+            {"weights": "normalized", "weight_cap": 1.0},
+            "weight_cap=1.0: must be above 1; weights that are 1 on average",
+        ),
+        ({"optimizer": "choco", "compression": "zip"}, "compression='zip': unknown; known are none, top, random"),
+        ({"optimizer": "choco", "compression": "top"}, "compression='top': write top:0.1, random:0.1 or quantize:4"),
         (
             {"optimizer": "choco", "compression": "top:2"},
-            "--compression top:2: the part of the entries to send must be",
+            "compression='top:2': the part of the entries to send must be",
         ),
-        ({"optimizer": "choco", "compression": "quantize:3"}, "--compression quantize:3: bits per number must be"),
-        ({"mu_schedule": "linear"}, "--mu-schedule linear: mu must stay above zero; write linear:0.1"),
-        ({"mu_schedule": "warmup"}, "--mu-schedule warmup: mu must stay above zero"),
+        ({"optimizer": "choco", "compression": "quantize:3"}, "compression='quantize:3': bits per number must be"),
+        ({"mu_schedule": "linear"}, "mu_schedule='linear': mu must stay above zero; write linear:0.1"),
+        ({"mu_schedule": "warmup"}, "mu_schedule='warmup': mu must stay above zero"),
         ({"algorithm": "fedavg", "clients": 7}, "clients=7: there are only 6 devices; leave it out"),
         ({"random_labels": 6}, "random_labels=6: must be below the number of devices, 6"),
     ],
@@ -282,9 +301,10 @@ def test_the_command_lists_them_all() -> None:
         at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
         assert OBJECTIVES[ALGORITHMS[name].objective].what in lines[at]
         assert lines[at + 1].strip() == f"numbers per link and round: {sent_by(name)}"
-    assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma (with --compression)") == 2
-    assert " " * 25 + "--compression quantize:4 --gamma 0.8" in lines
-    assert said.out.count("--local-steps 1") == len(SERVERS) - 1  # not of afl
+    assert lines.count(" " * 25 + "--momentum 0.9 --compression --gamma (0.8, less for 2 bits, top and random)") == 2
+    assert " " * 25 + "--compression quantize:4 --gamma (0.8, less for 2 bits, top and random)" in lines
+    servers = lines[: next(i for i, line in enumerate(lines) if line.startswith("--objective NAME"))]
+    assert sum("--local-steps" in line for line in servers) == len(SERVERS) - 1  # not of afl
     assert "only the size of the graph matters" in said.out
 
 
@@ -293,10 +313,14 @@ def test_of_one_method_the_command_says_all_defaults() -> None:
     assert said.status == 0 and "fedavg" not in said.out
     defaults = next(line for line in said.out.splitlines() if "--mu 0.3" in line)
     for name, value in own_options("dr-gt-adam", None, None).items():
-        assert f"{spelling(name)}{'' if value is None else f' {value}'}" in defaults
-    assert "--eta 0.01 (for mlp and logistic, else 0.0025)" in defaults
+        spelt = "" if value is None else f" ({value})" if isinstance(value, Rule) else f" {value}"
+        assert f"{spelling(name)}{spelt} " in f"{defaults} "
+    assert "--eta (0.01, or 0.0025 if the model is not mlp or logistic)" in defaults
     wrong = drdsgd("algorithms", "kl-dor")
-    assert (wrong.status, wrong.err) == (2, "drdsgd: kl-dor: unknown, did you mean kl-dro?\n")
+    assert (wrong.status, wrong.err) == (
+        2,
+        "drdsgd: kl-dor: unknown, did you mean kl-dro?; your own is package.module:function\n",
+    )
 
 
 def test_a_cnn_has_shorter_steps_of_adam_by_default() -> None:
@@ -335,17 +359,17 @@ def test_schedules_by_name(spelling: str, middle: float, end: float) -> None:
 @pytest.mark.parametrize(
     ("spelling", "says"),
     [
-        ("konstant", "--eta-schedule konstant: unknown, did you mean constant?"),
-        ("constant:0.1", "--eta-schedule constant:0.1: constant takes no number; set --eta"),
-        ("linear:x", "--eta-schedule linear:x: 'x' is not a number; write linear:0.1"),
-        ("linear:2", "--eta-schedule linear:2: the end must be a fraction of eta, in [0, 1]"),
-        ("cosine:-0.1", "--eta-schedule cosine:-0.1: the end must be a fraction of eta"),
-        ("cosine:nan", "--eta-schedule cosine:nan: the end must be a fraction of eta"),
-        ("exponential", "--eta-schedule exponential: give the decay per round"),
-        ("exponential:1.5", "--eta-schedule exponential:1.5: the decay per round must be in (0, 1]; 0.99 halves eta"),
-        ("exponential:0", "--eta-schedule exponential:0: the decay per round must be in (0, 1]"),
-        ("exponential:nan", "--eta-schedule exponential:nan: the decay per round must be in (0, 1]"),
-        ("", "--eta-schedule : unknown; known are"),
+        ("konstant", "eta_schedule='konstant': unknown, did you mean constant?"),
+        ("constant:0.1", "eta_schedule='constant:0.1': constant takes no number; set eta"),
+        ("linear:x", "eta_schedule='linear:x': 'x' is not a number; write linear:0.1"),
+        ("linear:2", "eta_schedule='linear:2': the end must be a fraction of eta, in [0, 1]"),
+        ("cosine:-0.1", "eta_schedule='cosine:-0.1': the end must be a fraction of eta"),
+        ("cosine:nan", "eta_schedule='cosine:nan': the end must be a fraction of eta"),
+        ("exponential", "eta_schedule='exponential': give the decay per round"),
+        ("exponential:1.5", "eta_schedule='exponential:1.5': the decay per round must be in (0, 1]; 0.99 halves eta"),
+        ("exponential:0", "eta_schedule='exponential:0': the decay per round must be in (0, 1]"),
+        ("exponential:nan", "eta_schedule='exponential:nan': the decay per round must be in (0, 1]"),
+        ("", "eta_schedule='': unknown; known are"),
     ],
 )
 def test_schedules_that_are_none(spelling: str, says: str) -> None:

@@ -641,9 +641,9 @@ def test_neighbours_that_are_not_the_graphs_are_refused(spoilt: Callable[[Spoil]
 @pytest.mark.parametrize(
     "change, word",
     [
-        ({"rounds": 0}, "--rounds 0"), ({"colour": "red"}, "colour"), ({"algorithm": "nix"}, "--algorithm nix"),
+        ({"rounds": 0}, "rounds=0: "), ({"colour": "red"}, "colour"), ({"algorithm": "nix"}, "algorithm='nix': "),
         ({"optimizer": "push"}, "lost message"), ({"graph": "nowhere"}, "nowhere"),
-        ({"graph": "directed-ring"}, "both ways"), ({"rounds": "many"}, "--rounds many"), ({"graph": 3}, "--graph 3"),
+        ({"graph": "directed-ring"}, "both ways"), ({"rounds": "many"}, "rounds='many': "), ({"graph": 3}, "graph=3: "),
         ({"dataset": "nowhere"}, "nowhere"),
     ],
 )  # fmt: skip

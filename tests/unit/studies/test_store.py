@@ -238,7 +238,7 @@ CHANGES: dict[str, Change] = {
         rounds=[0, "two", 4, 6]
     ),
     "its name is another": lambda r: r.update(name="another"),
-    "its config has --mu -1.0: input should be greater than 0": lambda r: r["config"].update(mu=-1.0),
+    "its config has mu=-1.0: input should be greater than 0": lambda r: r["config"].update(mu=-1.0),
     "its config is that of synthetic-K4-T6-dr-dsgd-mu5-seed0": lambda r: r["config"].update(mu=5.0),
     "its last round is 4 of 6, but its status is finished": lambda r: r["rounds"].pop(),
     "the run has not ended": lambda r: r.update(status="unfinished"),
