@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Sequence
 from numbers import Integral
-from pathlib import PurePath
 
 __all__ = [
     "Died", "Diverged", "InUse", "InputError", "Interrupted",
@@ -23,14 +22,14 @@ _NAMED = re.compile("\x02(\\w+)(?:\x1f([^\x03]*))?\x03")
 def named(argument: str, value: object = None) -> str:
     """An argument in the message of an error, with its value: `mu=3` in Python, `--mu 3` on the command line.
 
-    A path is shown as a text.
+    A path, a date and the like are shown as texts.
 
     >>> print(InputError(f"{named('weight_cap', 0)}: must be positive; leave out {named('mu')}"))
     weight_cap=0: must be positive; leave out mu
     """
     if value is None:
         return f"\x02{argument}\x03"
-    plain = str(value) if isinstance(value, PurePath) else value
+    plain = value if isinstance(value, str | int | float | list | tuple | dict) else str(value)
     return f"\x02{argument}\x1f{plain!r}\x03"
 
 

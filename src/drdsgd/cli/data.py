@@ -36,7 +36,7 @@ def data(context: typer.Context) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="name of the data set: fashion-mnist or cifar10")],
+    name: Annotated[str, typer.Argument(help="name of the data set, as drdsgd data lists it")],
     to: Annotated[
         Path | None, typer.Option("--data-dir", help="folder to put it into; default the user's cache")
     ] = None,

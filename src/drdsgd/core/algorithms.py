@@ -39,8 +39,9 @@ class Algorithm:
     times in a round, and only in every `local_steps`-th round. `later` makes the same algorithm with nothing left open
     (see `composition`).
 
-    >>> Algorithm(objectives.kl_dro(mu=6), optimizers.dsgd(0.1)).objective.weigh is not None
-    True
+    >>> from drdsgd.core import objectives, optimizers
+    >>> Algorithm(objectives.kl_dro(mu=6), optimizers.dsgd(0.1)).has_server
+    False
     """
 
     objective: Objective
