@@ -25,63 +25,8 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 from drdsgd.errors import InputError, named, unknown
 
 __all__ = [
-    "Alpha",
-    "BatchSize",
-    "Clients",
-    "Compression",
-    "DataDir",
-    "Dropouts",
-    "DualEta",
-    "DualPenalty",
-    "EdgeProbability",
-    "Eta",
-    "EtaSchedule",
-    "EvalEvery",
-    "Execution",
-    "Gamma",
-    "GossipSteps",
-    "Heterogeneity",
-    "LinkFailures",
-    "LocalSteps",
-    "LossClip",
-    "LossSmoothing",
-    "MixingKind",
-    "Momentum",
-    "Mu",
-    "MuSchedule",
-    "Option",
-    "Parameter",
-    "PartitionKind",
-    "Pull",
-    "Q",
-    "Radius",
-    "Reference",
-    "Rounds",
-    "Rule",
-    "Scaling",
-    "SecondMomentum",
-    "Seed",
-    "Shards",
-    "Shift",
-    "ShiftEta",
-    "ShiftPenalty",
-    "Threads",
-    "Tilt",
-    "Validation",
-    "WeightCap",
-    "WeightDecay",
-    "Weights",
-    "adam_step",
-    "all_cores",
-    "by_compression",
-    "checked",
-    "defaults",
-    "paper_batch",
-    "paper_step",
-    "parameter",
-    "parameters",
-    "renamed",
-    "values",
+    "GROUPS", "IN_PYTHON", "LIMIT", "Option", "Parameter", "Rule", "adam_step", "all_cores", "by_compression",
+    "checked", "defaults", "gamma_of", "paper_batch", "paper_step", "parameter", "parameters", "renamed", "values",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -365,44 +310,33 @@ GROUPS = (_ALGORITHM, _OBJECTIVE, _OPTIMIZER, _SERVER, _NETWORK, _DATA, _RUN)
 Rounds = Annotated[int, Option("communication rounds T", _ALGORITHM, least=1, below=LIMIT)]
 BatchSize = Annotated[int, Option("batch size B: samples per device and round", _ALGORITHM, least=1, below=LIMIT)]
 Eta = Annotated[float, Option("step size", _ALGORITHM, above=0, most=MOST)]
-EtaSchedule = Annotated[
-    str,
-    Option(
-        "step size over rounds: constant, linear[:END], cosine[:END], exponential:DECAY or warmup[:PART]; END is a "
-        "fraction of eta, PART of the rounds",
-        _ALGORITHM,
-    ),
-]
+EtaSchedule = Annotated[str, Option(
+    "step size over rounds: constant, linear[:END], cosine[:END], exponential:DECAY or warmup[:PART]; END is a "
+    "fraction of eta, PART of the rounds", _ALGORITHM
+)]  # fmt: skip
 WeightDecay = Annotated[float, Option("L2 penalty added to the gradient", _ALGORITHM, above=0)]
-LocalSteps = Annotated[
-    int,
-    Option(
-        "rounds between two exchanges (with a server: local steps per round)", _ALGORITHM, least=1, below=LIMIT,
-        unset="1",
-    ),
-]  # fmt: skip
+LocalSteps = Annotated[int, Option(
+    "rounds between two exchanges (with a server: local steps per round)",
+    _ALGORITHM, least=1, below=LIMIT, unset="1"
+)]  # fmt: skip
 
 Mu = Annotated[float, Option("robustness, small is worst case, large is average", _OBJECTIVE, above=0)]
 MuSchedule = Annotated[
     str, Option("mu over rounds, as eta_schedule; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant")
 ]
-Weights = Annotated[
-    Literal["as-written", "without-mu", "normalized"],
-    Option("weights: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE),
-]
+Weights = Annotated[Literal["as-written", "without-mu", "normalized"], Option(
+    "weights: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE
+)]  # fmt: skip
 Radius = Annotated[float, Option("bound on the divergence of the devices' weights", _OBJECTIVE, above=0)]
 Tilt = Annotated[float, Option("the tilt t = 1 / mu", _OBJECTIVE, above=0, most=MOST)]
 Q = Annotated[float, Option("0 is average, large is worst case", _OBJECTIVE, least=0, most=MOST)]
 DualEta = Annotated[float, Option("step size of the devices' weights", _OBJECTIVE, above=0)]
 DualPenalty = Annotated[float, Option("penalty that keeps the weights near the reference", _OBJECTIVE, least=0)]
 LossClip = Annotated[float, Option("upper bound on the loss that enters a weight", _OBJECTIVE, above=0, most=MOST)]
-LossSmoothing = Annotated[
-    float,
-    Option(
-        "compute weights from a moving average of losses, in which the newest counts this much, in (0, 1]", _OBJECTIVE,
-        above=0, most=1,
-    ),
-]  # fmt: skip
+LossSmoothing = Annotated[float, Option(
+    "compute weights from a moving average of losses, in which the newest counts this much, in (0, 1]",
+    _OBJECTIVE, above=0, most=1
+)]  # fmt: skip
 WeightCap = Annotated[
     float, Option("upper bound on a device's weight, relative to the mean weight", _OBJECTIVE, above=0)
 ]
@@ -411,8 +345,7 @@ Momentum = Annotated[float, Option("momentum coefficient, in [0, 1)", _OPTIMIZER
 SecondMomentum = Annotated[float, Option("decay of the mean squared gradient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
 Compression = Annotated[str, Option("compress messages: none, top:PART, random:PART or quantize:BITS", _OPTIMIZER)]
 Gamma = Annotated[
-    float,
-    Option("with compression: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1),
+    float, Option("with compression: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1)
 ]
 
 Clients = Annotated[
@@ -424,20 +357,14 @@ ShiftEta = Annotated[float, Option("step size of the shift", _SERVER, above=0)]
 Shift = Annotated[Literal["matrix", "diagonal"], Option("matrix, or diagonal for large inputs", _SERVER)]
 
 EdgeProbability = Annotated[float, Option("edge probability, in (0, 1]", _NETWORK, above=0, most=1)]
-MixingKind = Annotated[
-    str,
-    Option(
-        "averaging with neighbours: metropolis, matcha[:BUDGET] (0.5 if left out), matchings or one-peer-exponential",
-        _NETWORK,
-        unset="metropolis",
-    ),
-]
-GossipSteps = Annotated[
-    int,
-    Option(
-        "averagings with neighbours per round, each with its own messages", _NETWORK, least=1, below=LIMIT, unset="1"
-    ),
-]
+MixingKind = Annotated[str, Option(
+    "averaging with neighbours: metropolis, matcha[:BUDGET] (0.5 if left out), matchings or one-peer-exponential",
+    _NETWORK, unset="metropolis"
+)]  # fmt: skip
+GossipSteps = Annotated[int, Option(
+    "averagings with neighbours per round, each with its own messages",
+    _NETWORK, least=1, below=LIMIT, unset="1"
+)]  # fmt: skip
 LinkFailures = Annotated[
     float, Option("probability that a link fails in a round, in (0, 1)", _NETWORK, above=0, below=1)
 ]
@@ -449,28 +376,22 @@ DataDir = Annotated[
     str, Option("folder with the data set's files, if they are not where drdsgd data looks", _DATA, unset="")
 ]
 PartitionKind = Annotated[
-    Literal["shards", "dirichlet", "iid"],
-    Option("how samples are dealt to devices: shards, dirichlet or iid", _DATA),
+    Literal["shards", "dirichlet", "iid"], Option("how samples are dealt to devices: shards, dirichlet or iid", _DATA)
 ]
 Shards = Annotated[int, Option("shards per device", _DATA, least=1, below=LIMIT)]
 Alpha = Annotated[float, Option("concentration: small is uneven", _DATA, above=0)]
 Heterogeneity = Annotated[
     float, Option("how much the devices of the synthetic data differ; 0 is IID", _DATA, least=0, most=MOST)
 ]
-Scaling = Annotated[
-    Literal["unit", "standard"],
-    Option("scaling of features: unit (in [0, 1]) or standard (mean 0, deviation 1)", _DATA),
-]
-Validation = Annotated[
-    float,
-    Option(
-        "fraction of each device's training samples, in (0, 1), to evaluate on instead of test samples", _DATA,
-        above=0, below=1,
-    ),
-]  # fmt: skip
+Scaling = Annotated[Literal["unit", "standard"], Option(
+    "scaling of features: unit (in [0, 1]) or standard (mean 0, deviation 1)", _DATA
+)]  # fmt: skip
+Validation = Annotated[float, Option(
+    "fraction of each device's training samples, in (0, 1), to evaluate on instead of test samples",
+    _DATA, above=0, below=1
+)]  # fmt: skip
 Reference = Annotated[
-    Literal["samples", "uniform"],
-    Option("reference weight of a device: samples (n_i / n) or uniform (1 / K)", _DATA),
+    Literal["samples", "uniform"], Option("reference weight of a device: samples (n_i / n) or uniform (1 / K)", _DATA)
 ]
 
 Seed = Annotated[int, Option("seed of graph, partition, initial model and batches", _RUN, least=0, below=2**63)]

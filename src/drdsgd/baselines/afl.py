@@ -11,12 +11,8 @@ __all__ = ["afl"]
 
 
 @server(
-    "AFL",
-    "worst mixture of devices, by dual ascent",
-    "2 d + 1",
-    "Mohri, Sivek and Suresh, ICML 2019",
-    averaged=True,
-)
+    "AFL", "worst mixture of devices, by dual ascent", "2 d + 1", "Mohri, Sivek and Suresh, ICML 2019", averaged=True,
+)  # fmt: skip
 def afl(eta: Eta | Schedule = paper_step, dual_eta: DualEta | Schedule = 0.01) -> ServerAlgorithm:
     """The worst mixture of devices, `min_theta max_lambda sum_i lambda_i f_i` with lambda in the simplex.
 

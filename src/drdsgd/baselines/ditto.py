@@ -14,11 +14,8 @@ __all__ = ["ditto"]
 
 @renamed(lam="pull")
 @server(
-    "Ditto",
-    "a different problem: personal models near a common one",
-    "2 d",
-    "Li, Hu, Beirami and Smith, ICML 2021",
-)
+    "Ditto", "a different problem: personal models near a common one", "2 d", "Li, Hu, Beirami and Smith, ICML 2021",
+)  # fmt: skip
 def ditto(
     eta: Eta | Schedule = paper_step,
     pull: Pull = 1.0,

@@ -15,12 +15,9 @@ __all__ = ["drfa"]
 
 
 @server(
-    "DRFA",
-    "worst mixture of devices, by dual ascent on sampled devices",
-    "3 d + 2, with local_steps up to 4 d + 2",
-    "Deng, Kamani and Mahdavi, NeurIPS 2020",
-    averaged=True,
-)
+    "DRFA", "worst mixture of devices, by dual ascent on sampled devices", "3 d + 2, with local_steps up to 4 d + 2",
+    "Deng, Kamani and Mahdavi, NeurIPS 2020", averaged=True,
+)  # fmt: skip
 def drfa(
     eta: Eta | Schedule = paper_step,
     dual_eta: DualEta | Schedule = 0.01,

@@ -20,11 +20,9 @@ __all__ = ["fedrobust"]
 
 @renamed(penalty="shift_penalty")
 @server(
-    "FedRobust",
-    "a different problem: shifts of inputs",
-    "2 d",
+    "FedRobust", "a different problem: shifts of inputs", "2 d",
     "Reisizadeh, Farnia, Pedarsani and Jadbabaie, NeurIPS 2020",
-)
+)  # fmt: skip
 def fedrobust(
     eta: Eta | Schedule = paper_step,
     shift_penalty: ShiftPenalty = 1.0,

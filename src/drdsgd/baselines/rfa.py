@@ -15,11 +15,9 @@ __all__ = ["rfa"]
 
 
 @server(
-    "RFA",
-    "a different problem: corrupted updates, by the geometric median (4 steps)",
-    "10 d + 4",
+    "RFA", "a different problem: corrupted updates, by the geometric median (4 steps)", "10 d + 4",
     "Pillutla, Kakade and Harchaoui, IEEE TSP 2022",
-)
+)  # fmt: skip
 def rfa(
     eta: Eta | Schedule = paper_step,
     local_steps: LocalSteps | None = None,

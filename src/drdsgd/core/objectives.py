@@ -138,11 +138,9 @@ def erm() -> Objective:
 
 
 @declare(
-    OBJECTIVES,
-    "worst mixture of devices, with the penalty mu KL (eq. 6 to 8 of the paper)",
-    "1 if normalized",
+    OBJECTIVES, "worst mixture of devices, with the penalty mu KL (eq. 6 to 8 of the paper)", "1 if normalized",
     "Ben Issaid, Elgabli and Bennis, TMLR 2022",
-)
+)  # fmt: skip
 def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: float | None = None) -> Objective:
     """The paper's robust objective (eq. 8): `weight_i = K p_i h_i / mu` with `h_i = exp(loss_i / mu)`.
 
@@ -179,11 +177,9 @@ def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: 
 
 
 @declare(
-    OBJECTIVES,
-    "tilted risk, (1/t) log sum_i p_i exp(t f_i): kl-dro with mu = 1 / t, normalized",
-    "1",
+    OBJECTIVES, "tilted risk, (1/t) log sum_i p_i exp(t f_i): kl-dro with mu = 1 / t, normalized", "1",
     "Li, Beirami, Sanjabi and Smith, ICLR 2021",
-)
+)  # fmt: skip
 @renamed(t="tilt")
 def term(tilt: Tilt = 1.0) -> Objective:
     """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 7 with mu = 1 / t, so normalised `kl_dro`.
@@ -199,11 +195,9 @@ def term(tilt: Tilt = 1.0) -> Objective:
 
 
 @declare(
-    OBJECTIVES,
-    "q-fair risk, sum_i p_i f_i^(q+1) / (q+1), normalized",
-    "1",
+    OBJECTIVES, "q-fair risk, sum_i p_i f_i^(q+1) / (q+1), normalized", "1",
     "Li, Sanjabi, Beirami and Smith, ICLR 2020",
-)
+)  # fmt: skip
 def q_ffl(q: Q = 1.0, normalized: bool = True) -> Objective:
     """q-fair learning, `sum_i p_i f_i^(q+1) / (q+1)`: `weight_i = K p_i f_i^q`, by default over its gossiped mean.
 
@@ -225,12 +219,9 @@ def q_ffl(q: Q = 1.0, normalized: bool = True) -> Objective:
 
 
 @declare(
-    OBJECTIVES,
-    "worst mixture of devices with KL(lambda | p) <= radius; adapts mu, from 1, at least 0.1 (A.2)",
-    "3",
-    "Ben Issaid, Elgabli and Bennis, TMLR 2022; Hu and Hong, 2013",
-    weight_cap=3.0,
-)
+    OBJECTIVES, "worst mixture of devices with KL(lambda | p) <= radius; adapts mu, from 1, at least 0.1 (A.2)", "3",
+    "Ben Issaid, Elgabli and Bennis, TMLR 2022; Hu and Hong, 2013", weight_cap=3.0,
+)  # fmt: skip
 def kl_ball(radius: Radius = 0.1, mu: float = 1.0, least_mu: float = 0.1, step: float = 0.05) -> Objective:
     """The worst case over all mixtures of devices with `KL(lambda | p) <= radius`; mu adapts during training.
 
@@ -279,11 +270,8 @@ def kl_ball(radius: Radius = 0.1, mu: float = 1.0, least_mu: float = 0.1, step: 
 
 
 @declare(
-    OBJECTIVES,
-    "worst mixture of devices, with the penalty mu / 2 chi-square",
-    "1",
-    "Namkoong and Duchi, NeurIPS 2017",
-)
+    OBJECTIVES, "worst mixture of devices, with the penalty mu / 2 chi-square", "1", "Namkoong and Duchi, NeurIPS 2017",
+)  # fmt: skip
 def chi2_dro(mu: Mu = 1.0) -> Objective:
     """The worst case regularised by mu / 2 chi2(lambda | p): `weight_i = K p_i max(0, 1 + (f_i - e) / mu)`.
 
@@ -321,11 +309,9 @@ def chi2_dro(mu: Mu = 1.0) -> Objective:
 
 
 @declare(
-    OBJECTIVES,
-    "worst mixture of devices, with the penalty dual_penalty / 2 ||lambda - p||^2, by dual ascent",
-    "K",
+    OBJECTIVES, "worst mixture of devices, with the penalty dual_penalty / 2 ||lambda - p||^2, by dual ascent", "K",
     "Zecchin, Kountouris and Gesbert, TMLR 2022",
-)
+)  # fmt: skip
 def ad_gda(dual_eta: DualEta = 0.01, dual_penalty: DualPenalty = 0.01) -> Objective:
     """Dual ascent over a graph: every device keeps a mixture lambda_i [K] of devices, and `weight_i = K lambda_ii`.
 

@@ -236,11 +236,9 @@ def momentum(
 
 
 @declare(
-    OPTIMIZERS,
-    "momentum of the models' changes, including gossip",
-    "d, or compressed d",
+    OPTIMIZERS, "momentum of the models' changes, including gossip", "d, or compressed d",
     "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
-)
+)  # fmt: skip
 @renamed(beta="momentum", exchange="compression")
 def quasi_global_momentum(
     eta: Eta | Schedule = paper_step,
@@ -279,11 +277,9 @@ def quasi_global_momentum(
 
 
 @declare(
-    OPTIMIZERS,
-    "steps along a gossiped estimate of the mean gradient",
-    "2 d",
+    OPTIMIZERS, "steps along a gossiped estimate of the mean gradient", "2 d",
     "Di Lorenzo and Scutari, 2016; Pu and Nedic, 2021",
-)
+)  # fmt: skip
 def gradient_tracking(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """A step along each device's estimate y_i of the mean gradient.
 
@@ -312,11 +308,9 @@ def gradient_tracking(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
 
 
 @declare(
-    OPTIMIZERS,
-    "Adam along a gossiped estimate of the mean gradient; models and estimates are averaged after the step",
-    "2 d, or compressed 2 d",
-    "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
-)
+    OPTIMIZERS, "Adam along a gossiped estimate of the mean gradient; models and estimates are averaged after the step",
+    "2 d, or compressed 2 d", "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
+)  # fmt: skip
 @renamed(beta="momentum", beta2="second_momentum", exchange="compression")
 def gt_adam(
     eta: Eta | Schedule = adam_step,
@@ -376,11 +370,9 @@ def _track(gradient: Gradient, state: OptimizerState) -> None:
 
 
 @declare(
-    OPTIMIZERS,
-    "no bias from heterogeneous data; needs a constant W with least eigenvalue above -1/3",
-    "d",
+    OPTIMIZERS, "no bias from heterogeneous data; needs a constant W with least eigenvalue above -1/3", "d",
     "Tang, Lian, Yan, Zhang and Liu, ICML 2018",
-)
+)  # fmt: skip
 def d2(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """`theta_{t+1} = W (2 theta_t - theta_{t-1} - eta_t g_t + eta_{t-1} g_{t-1})`: no bias from unlike data.
 
@@ -438,11 +430,9 @@ def _diffusion(
 
 
 @declare(
-    OPTIMIZERS,
-    "compressed messages with memory; needs a constant W",
-    "compressed d",
+    OPTIMIZERS, "compressed messages with memory; needs a constant W", "compressed d",
     "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
-)
+)  # fmt: skip
 @renamed(compressor="compression")
 def choco(
     eta: Eta | Schedule = paper_step, compression: Messages = "quantize:4", gamma: Gamma = by_compression
@@ -459,11 +449,8 @@ def choco(
 
 
 @declare(
-    OPTIMIZERS,
-    "gradient push; also works on directed graphs",
-    "d + 1",
-    "Assran, Loizou, Ballas and Rabbat, ICML 2019",
-)
+    OPTIMIZERS, "gradient push; also works on directed graphs", "d + 1", "Assran, Loizou, Ballas and Rabbat, ICML 2019",
+)  # fmt: skip
 def push(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     """Stochastic gradient push, for directed graphs: `x <- P (x - eta g)`, `w <- P w`, `theta <- x / w`.
 
