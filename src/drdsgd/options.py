@@ -18,8 +18,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from drdsgd.errors import InputError, named, unknown
@@ -41,8 +40,7 @@ LIMIT = 2**32
 # --------------------------------------------------------------------- what an option is
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One line of help, the group in which --help shows it, and bounds: above < value < below, least <= value <= most.
 
     `unset` says what happens if there is no value.
@@ -101,8 +99,7 @@ def _either(choices: list[str]) -> str:
     return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A default that depends on other options: its words, and the function of all options that computes it.
 
     >>> paper_step, paper_step.of({"devices": 10, "rounds": 40})
@@ -180,12 +177,17 @@ def parameters(function: Callable[..., Any], foreign: str = "") -> dict[str, Par
         if option is None and not foreign:
             continue
         if foreign and (default is inspect.Parameter.empty or types_ is None):
-            why = "has no default" if types_ is not None else f"has a type that no option can have ({kind})"
+            why = "has no default" if types_ is not None else f"has a type that no option can have ({_word(kind)})"
+            why = "has no type" if kind is None else why
             raise InputError(
                 f"{foreign}: the parameter {name} {why}; write {name}: float = 1.0 (or int, bool, str, Literal)"
             )
         found[name] = Parameter(option or Option(""), types_ or str, default, schedule)
     return found
+
+
+def _word(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 def parameter(kind: Any, default: Any) -> Parameter:
@@ -254,7 +256,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def with_checks(*positional: P.args, **keywords: P.kwargs) -> R:
         signature, options = known()
         for name, value in signature.bind(*positional, **keywords).arguments.items():
-            if name in options and (isinstance(value, (int, float)) or isinstance(options[name].kind, tuple)):
+            if name in options and isinstance(value, str | Number):  # not a schedule, a compressor or None
                 options[name].check(name, value)
         return function(*positional, **keywords)
 

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Number
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from drdsgd.core import schedules
@@ -116,13 +117,18 @@ class Constructor(Generic[A]):
         return {name: self.own.get(name, parameter.default) for name, parameter in self.parameters.items()}
 
     def __call__(self, *positional: Any, **given: Any) -> A:
-        given |= dict(zip(self.parameters, positional, strict=False))
+        what = self.name.replace("-", "_")
+        first = dict(zip(self.parameters, positional, strict=False))
+        if len(first) < len(positional) or first.keys() & given.keys():
+            raise TypeError(f"{what}({', '.join(self.parameters)}): too many values, or two values for one option")
+        given |= first
         known = defaults(self.options, given)
-        chosen = values(given, known, self.name.replace("-", "_"))
+        chosen = values(given, known, what)
         for name, value in given.items():
-            if isinstance(value, bool | int | float) or isinstance(self.parameters[name].kind, tuple):
+            if isinstance(value, str | Number):  # not a schedule, a compressor or None
                 self.parameters[name].check(name, value)
-                chosen[name] = float(value) if self.parameters[name].kind is float else value
+                kind = self.parameters[name].kind
+                chosen[name] = kind(value) if kind in (int, float) else value  # type: ignore[operator]  # a tuple is none
         name = title_of(self.title, chosen, self.options, all_of=self.all_in_title)
 
         def make(setting: Setting | None) -> A:
@@ -130,7 +136,8 @@ class Constructor(Generic[A]):
             found = scheduled(chosen, setting, **told)
             made = self.build(found)
             later = make if setting is None else None
-            return replace(made, name=name, eta=schedules.said(found["eta"]), later=later)  # type: ignore[type-var]  # a frozen dataclass
+            eta = schedules.said(found["eta"]) if "eta" in found else ""  # an optimizer from outside may have none
+            return replace(made, name=name, eta=eta, later=later)  # type: ignore[type-var]  # a frozen dataclass
 
         return make(None)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,7 @@ def _options(
             text = f"{', '.join(having)}: {text}"
         own = {who: made.own[name] for who, made in ALGORITHMS.items() if name in made.own}
         default = _default(one, {**{who: other.default for who, other in by.items()}, **own})
-        bounds = {key: value for key, value in asdict(one.option).items() if isinstance(value, int | float)}
+        bounds = {key: value for key, value in one.option._asdict().items() if isinstance(value, int | float)}
         kind = list(one.kind) if isinstance(one.kind, tuple) else one.kind.__name__
         return {"kind": kind, "help": f"{text}; default {default}" if default else text, **bounds} | {
             "group": one.option.group

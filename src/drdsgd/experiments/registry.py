@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drdsgd.errors import InputError, named, option, unknown
 from drdsgd.options import (
@@ -41,8 +41,7 @@ KINDS: dict[str, type[Any]] = {"float": float, "int": int, "str": str, "bool": b
 Options = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """An objective, an optimizer or an algorithm with a server; `options` are all its options, with their defaults.
 
     `sends` is the message size in numbers per link and round (with a server: per client and round); an objective's is
@@ -52,19 +51,18 @@ class Entry:
     what: str
     sends: str
     source: str
-    options: Options = field(default_factory=dict)
+    options: Options = MappingProxyType({})
     averaged: bool = False
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """An objective with an optimizer, under its usual name; `options` are its own defaults."""
 
     title: str
     objective: str
     optimizer: str
     source: str
-    options: Options = field(default_factory=dict)
+    options: Options = MappingProxyType({})
 
 
 def _parameter(written: Mapping[str, Any]) -> Parameter:

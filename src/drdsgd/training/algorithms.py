@@ -56,4 +56,4 @@ def _part(kind: str, part: Parts, table: dict[str, Part]) -> Part | None:
     if not callable(part):
         raise InputError(f"{kind} is {part!r}: give a name, or a function that makes one")
     found = next((known for known in table.values() if known.make is part), None)
-    return found or Part(part.__name__, part, part.__doc__ or "", foreign=True)
+    return found or Part(getattr(part, "__name__", "your own"), part, part.__doc__ or "", foreign=True)
