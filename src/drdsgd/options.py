@@ -74,6 +74,15 @@ class Parameter(NamedTuple):
             about = f" ({self.option.help})" if self.option.help else ""
             raise InputError(f"{named(name, value)}: input should be {wrong}{about}")
 
+    def of(self, value: Any) -> Any:
+        """A checked value as a plain int or float, if it is a number."""
+        return int(value) if self.kind is int else float(value) if self.kind is float else value
+
+    def is_plain(self, value: object) -> bool:
+        """Whether `check` can judge a value: a number or a text, not a schedule, a compressor or None."""
+        off = value is None and self.default is None
+        return isinstance(value, str | Number) or (isinstance(self.kind, tuple) and not off)
+
     def _wrong(self, value: object) -> str | None:
         """What a value should be, if it is not that."""
         if isinstance(self.kind, tuple):
@@ -250,13 +259,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     drdsgd.errors.InputError: mu=0.0: input should be greater than 0 (robustness, ...)
     """
+    if (old := getattr(function, "old_names", None)) is not None:  # values with an old name are checked, too
+        return renamed(**old)(checked(inspect.unwrap(function)))
     known = functools.cache(lambda: (inspect.signature(function), parameters(function)))
 
     @functools.wraps(function)
     def with_checks(*positional: P.args, **keywords: P.kwargs) -> R:
         signature, options = known()
         for name, value in signature.bind(*positional, **keywords).arguments.items():
-            if name in options and isinstance(value, str | Number):  # not a schedule, a compressor or None
+            if name in options and options[name].is_plain(value):
                 options[name].check(name, value)
         return function(*positional, **keywords)
 
@@ -280,6 +291,7 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     keywords[new] = keywords.pop(old)
             return function(*positional, **keywords)
 
+        with_old_names.old_names = names  # type: ignore[attr-defined]  # `checked` reads it
         return with_old_names
 
     return decorate

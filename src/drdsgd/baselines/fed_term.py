@@ -7,11 +7,12 @@ from torch import Tensor
 
 from drdsgd.baselines.server import Replies, ServerAlgorithm, server, stateless
 from drdsgd.core.schedules import Schedule
-from drdsgd.options import Clients, Eta, LocalSteps, Tilt, paper_step
+from drdsgd.options import Clients, Eta, LocalSteps, Tilt, paper_step, renamed
 
 __all__ = ["fed_term"]
 
 
+@renamed(t="tilt")
 @server("FedTERM", "tilted risk: kl-dro with mu = 1 / t", "2 d + 1", "Li, Beirami, Sanjabi and Smith, ICLR 2021")
 def fed_term(
     eta: Eta | Schedule = paper_step,

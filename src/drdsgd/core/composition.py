@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Number
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from drdsgd.core import schedules
@@ -125,10 +124,9 @@ class Constructor(Generic[A]):
         known = defaults(self.options, given)
         chosen = values(given, known, what)
         for name, value in given.items():
-            if isinstance(value, str | Number):  # not a schedule, a compressor or None
+            if self.parameters[name].is_plain(value):
                 self.parameters[name].check(name, value)
-                kind = self.parameters[name].kind
-                chosen[name] = kind(value) if kind in (int, float) else value  # type: ignore[operator]  # a tuple is none
+                chosen[name] = self.parameters[name].of(value)
         name = title_of(self.title, chosen, self.options, all_of=self.all_in_title)
 
         def make(setting: Setting | None) -> A:

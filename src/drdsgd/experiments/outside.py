@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from drdsgd.core.objectives import Objective
 from drdsgd.core.optimizers import GossipOptimizer
 from drdsgd.core.parts import Part
 from drdsgd.errors import InputError, named, one_line
@@ -30,31 +31,55 @@ def load(field: str, spelled: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for name in function.split("."):
             found = getattr(found, name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{named(field, spelled)}: {error}; the folder that holds it must be the current one, or in PYTHONPATH"
-        ) from error
     except Exception as error:  # the user's own code may raise anything
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            hint = "the folder that holds it must be the current one, or in PYTHONPATH"
+            raise InputError(f"{named(field, spelled)}: {error}; {hint}") from error
         raise InputError(f"{named(field, spelled)}: {type(error).__name__}: {one_line(error)}") from error
     if not callable(found):
-        raise InputError(f"{named(field, spelled)}: it is a {type(found).__name__}, not a function")
+        raise InputError(f"{named(field, spelled)}: it is {_a(type(found))}, not a function")
     return found  # type: ignore[no-any-return]  # whatever the user wrote
 
 
 def kind_of(spelled: str) -> str:
     """Whether a function makes an optimizer, as its annotation says, or an objective."""
-    returns = typing.get_type_hints(load("objective", spelled)).get("return")
-    return "optimizer" if returns is GossipOptimizer else "objective"
+    returns = getattr(load("objective", spelled), "__annotations__", {}).get("return")  # a type, or its name
+    return "optimizer" if getattr(returns, "__name__", str(returns)).endswith("GossipOptimizer") else "objective"
 
 
 def part(field: str, spelled: str) -> Part:
     """The objective or optimizer that a function from outside makes; its parameters are options."""
     function = load(field, spelled)
-    made = Part(
-        spelled, function, (function.__doc__ or spelled).strip().partition("\n")[0], "?", "your own", foreign=True
-    )
+    kind: type[Any] = Objective if field == "objective" else GossipOptimizer
+
+    @functools.wraps(function)
+    def make(**options: Any) -> Any:
+        try:
+            made = function(**options)
+        except InputError:
+            raise
+        except Exception as error:  # the user's own code may raise anything
+            raise InputError(f"{named(field, spelled)}: {type(error).__name__}: {one_line(error)}") from error
+        if not isinstance(made, kind):
+            home = kind.__module__.replace(".core.", ".")
+            raise InputError(
+                f"{named(field, spelled)}: it returned {_a(type(made))}, and must return {_a(kind)} ({home})"
+            )
+        return made
+
+    about = (function.__doc__ or spelled).strip().partition("\n")[0]
+    found = Part(spelled, make, about, "?", "your own", foreign=True)
     try:
-        assert made.parameters is not None
+        options = found.parameters
     except InputError as error:
         raise InputError(f"{named(field)} {error.marked}") from None
-    return made
+    except Exception as error:  # some functions have no signature, and types may be any text
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"{named(field, spelled)}: its parameters cannot be read: {why}") from error
+    if field == "optimizer" and ("eta" not in options or options["eta"].default is None):
+        raise InputError(f"{named(field, spelled)}: an optimizer needs a parameter eta; write eta: float = 0.1")
+    return found
+
+
+def _a(kind: type[Any]) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"

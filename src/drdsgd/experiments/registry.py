@@ -130,25 +130,34 @@ def outside(kind: str, name: str) -> dict[str, Parameter]:
         return {}
     from drdsgd.core.algorithms import of_objective, of_optimizer
 
-    found = (of_objective if kind == "objective" else of_optimizer)(_part(kind, name))
-    for key in found:
-        if key in _RESERVED:
+    part = _part(kind, name)
+    found = (of_objective if kind == "objective" else of_optimizer)(part)
+    for key in part.parameters:
+        if key in _RESERVED[kind]:
             raise InputError(f"{named(kind, name)}: the parameter {key} has the name of another option; rename it")
-    return {key: one._replace(option=_shown(kind, name, one)) for key, one in found.items()}
+    return {
+        key: one._replace(option=_shown(kind, name, one) if key in part.parameters else OPTIONS[key].option)
+        for key, one in found.items()
+    }
 
 
-_RESERVED = {*OPTIONS} - {
-    option for entry in (*OBJECTIVES.values(), *OPTIMIZERS.values()) for option in entry.options
-} | {"out", "resume", "log", "file", "seeds", "engine", "backend", "timeout", "regroup", "help"}  # fmt: skip
+# names that a parameter of a function from outside cannot have: options of runs, of the other parts, and of commands
+_OF_COMMANDS = {"out", "resume", "log", "file", "seeds", "engine", "backend", "timeout", "regroup", "help"}
+_RESERVED = {
+    kind: {*OPTIONS} - {option for entry in table.values() for option in entry.options} | _OF_COMMANDS | always
+    for kind, table, always in (
+        ("objective", OBJECTIVES, {"mu_schedule", "loss_clip", "loss_smoothing", "weight_cap"}),
+        ("optimizer", OPTIMIZERS, {"eta_schedule"}),
+    )
+}
 
 
 def _shown(kind: str, name: str, one: Parameter) -> Option:
     """An option of a function from outside as --help shows it."""
-    if one.option.group:
-        return one.option
     default = one.default.words if isinstance(one.default, Rule) else one.default
     about = f"{name}: {one.option.help}" if one.option.help else f"option of {name}"
-    return Option(f"{about}; default {default}", kind.capitalize())
+    group = one.option.group or kind.capitalize()
+    return one.option._replace(help=about if default is None else f"{about}; default {default}", group=group)
 
 
 def parse(name: str, text: str, known: Mapping[str, Parameter] = OPTIONS) -> str | int | float | bool:
