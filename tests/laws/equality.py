@@ -192,7 +192,7 @@ def bytes_of_the_cut(world: World) -> None:
 
 def all_diverge_alike(world: World) -> None:
     """All processes name the same device and round as a run in one process."""
-    case = Case(mixing.metropolis(graphs.ring(K)), dr_dsgd(1e20, mu=2.0))
+    case = Case(mixing.metropolis(graphs.ring(K)), dr_dsgd(lambda t: 1e20, mu=2.0))
     found = []
     for alone in (True, False):
         placement = place(GRAPH, world.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from drdsgd import data
 from drdsgd.data import sources
+from drdsgd.options import Scaling
 from tests.support.refusing import says
 
 
@@ -114,7 +115,7 @@ def test_synthetic_names_the_wrong_argument(argument: str, value: Any) -> None:
     scaling=st.sampled_from(["unit", "standard"]),
 )
 @settings(deadline=None, max_examples=25)
-def test_deal_gives_each_device_its_samples(cuts: list[int], scaling: str) -> None:
+def test_deal_gives_each_device_its_samples(cuts: list[int], scaling: Scaling) -> None:
     dataset = sources.digits()
     order = np.random.default_rng(0).permutation(len(dataset.y_train))[:200]
     parts = np.split(order, sorted(cuts))
@@ -168,7 +169,7 @@ def test_wrong_deals_are_told() -> None:
     with says("device 0", "-1"):
         data.deal(d, one, [np.array([-1])])
     with says("scaling", "'minmax'", "'standard'"):
-        data.deal(d, one, one, "minmax")
+        data.deal(d, one, one, cast(Any, "minmax"))
     with says("digits", "training label", "outside 0..4"):
         data.deal(replace(d, classes=5), one, one)
 
