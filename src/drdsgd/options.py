@@ -72,7 +72,8 @@ class Parameter(NamedTuple):
         """
         if (wrong := self._wrong(value)) is not None:
             about = f" ({self.option.help})" if self.option.help else ""
-            raise InputError(f"{named(name, value)}: input should be {wrong}{about}")
+            shown = value.item() if hasattr(value, "item") else value  # numpy's numbers as Python's
+            raise InputError(f"{named(name, shown)}: input should be {wrong}{about}")
 
     def of(self, value: Any) -> Any:
         """A checked value as a plain int or float, if it is a number."""
