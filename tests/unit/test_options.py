@@ -32,7 +32,7 @@ from tests.support.refusing import message
 
 # ----------------------------------------------------------------------- check
 
-BOUNDS: list[tuple[dict[str, float], list[float], list[float], str]] = [
+BOUNDS: list[tuple[dict[str, Any], list[float], list[float], str]] = [
     ({"above": 0}, [1e-300, 1, 1e300], [0, -1], "greater than 0"),
     ({"least": 0}, [0, 1], [-1e-300, -1], "greater than or equal to 0"),
     ({"below": 1}, [0.999, -5], [1, 2], "less than 1"),
@@ -42,7 +42,7 @@ BOUNDS: list[tuple[dict[str, float], list[float], list[float], str]] = [
 
 
 @pytest.mark.parametrize(("bounds", "good", "bad", "says"), BOUNDS)
-def test_bounds(bounds: dict[str, float], good: list[float], bad: list[float], says: str) -> None:
+def test_bounds(bounds: dict[str, Any], good: list[float], bad: list[float], says: str) -> None:
     one = Parameter(Option("how much")._replace(**bounds), float, 1.0)
     for value in good:
         one.check("part", value)

@@ -86,6 +86,8 @@ def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], 
     for name, value in chosen.items():
         if name in SHARED or value is None or isinstance(value, Rule):
             continue
+        if name == "gamma" and isinstance(default[name], Rule) and value == default[name].of(chosen):
+            continue
         if name == "mu" or all_of or value != default[name]:
             words = name.replace("_", " ")
             said = schedules.said(value) if callable(value) else getattr(value, "spelled", value)
@@ -127,7 +129,7 @@ class Constructor(Generic[A]):
             if self.parameters[name].is_plain(value):
                 self.parameters[name].check(name, value)
                 chosen[name] = self.parameters[name].of(value)
-        name = title_of(self.title, chosen, self.options, all_of=self.all_in_title)
+        name = title_of(self.title, chosen, known, all_of=self.all_in_title)
 
         def make(setting: Setting | None) -> A:
             told = {key: chosen[key] for key in SCHEDULED.values() if chosen.get(key) is not None}

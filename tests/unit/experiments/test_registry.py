@@ -109,7 +109,7 @@ def test_any_objective_goes_with_any_optimizer() -> None:
             assert isinstance(made, Algorithm) and made.later is None
             itself = (objective, optimizer) == ("erm", "dsgd")
             assert made.name.partition(" with ")[0] == ("DSGD" if itself else f"{objective} + {optimizer}")
-            for name in own_options("dsgd", objective, optimizer).keys() - {"eta", "eta_schedule"}:
+            for name in own_options("dsgd", objective, optimizer).keys() - {"eta", "eta_schedule", "gamma"}:
                 assert (name.replace("_", " ") in made.name) == (getattr(e, name) is not None)
 
 
@@ -122,6 +122,10 @@ def test_a_title_says_mu_and_what_differs_from_the_defaults() -> None:
     assert title(algorithm="dr-qgm", weight_cap=2.0) == "DR-QGM with mu = 1, weight cap = 2"
     assert title(algorithm="dsgd", objective="q-ffl", q=2) == "q-ffl + dsgd with q = 2"
     assert title(algorithm="fedavg", clients=3) == "FedAvg with 3 clients"
+    # the default of gamma follows from the compression
+    assert title(algorithm="choco-sgd") == "CHOCO-SGD"
+    assert title(algorithm="choco-sgd", compression="top:0.1") == "CHOCO-SGD with top:0.1 compression"
+    assert title(algorithm="choco-sgd", gamma=0.5) == "CHOCO-SGD with gamma = 0.5"
 
 
 def test_adam_has_a_step_size_of_its_own() -> None:
