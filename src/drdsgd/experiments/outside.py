@@ -72,7 +72,7 @@ def part(field: str, spelled: str) -> Part:
     try:
         options = found.parameters
     except InputError as error:
-        raise InputError(f"{named(field)} {error.marked}") from None
+        raise InputError(named(field, spelled) + error.marked.removeprefix(spelled)) from None
     except Exception as error:  # some functions have no signature, and types may be any text
         why = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{named(field, spelled)}: its parameters cannot be read: {why}") from error
