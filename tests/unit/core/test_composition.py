@@ -259,6 +259,16 @@ def test_a_rule_is_worked_out_from_the_setting() -> None:
     assert (half["eta"](0), half["eta"](8), half["eta"](16)) == (0.5, 0.25, 0.0)
 
 
+def test_random_compression_follows_the_seed() -> None:
+    x = torch.arange(100.0)[None]
+
+    def sent(seed: int) -> list[float]:
+        Q = scheduled({"compression": "random:0.2"}, Setting(devices=4, rounds=16, seed=seed))["compression"]
+        return Q.encode(x, 0)[0][0].tolist()  # type: ignore[no-any-return]  # of a compressor
+
+    assert sent(3) == sent(3) != sent(4)
+
+
 def test_a_step_size_of_adam_follows_the_model() -> None:
     made = drdsgd.gt_adam()
     assert made.later is not None
