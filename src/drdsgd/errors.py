@@ -29,6 +29,7 @@ def named(argument: str, value: object = None) -> str:
     """
     if value is None:
         return f"\x02{argument}\x03"
+    value = value.item() if hasattr(value, "item") else value  # numpy's numbers as Python's
     plain = value if isinstance(value, str | int | float | list | tuple | dict) else str(value)
     return f"\x02{argument}\x1f{plain!r}\x03"
 

@@ -25,7 +25,8 @@ from drdsgd.errors import InputError, named, unknown
 
 __all__ = [
     "GROUPS", "IN_PYTHON", "LIMIT", "Option", "Parameter", "Rule", "adam_step", "all_cores", "by_compression",
-    "checked", "defaults", "gamma_of", "paper_batch", "paper_step", "parameter", "parameters", "renamed", "values",
+    "checked", "defaults", "either", "gamma_of", "paper_batch", "paper_step", "parameter", "parameters", "renamed",
+    "values",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -72,8 +73,12 @@ class Parameter(NamedTuple):
         """
         if (wrong := self._wrong(value)) is not None:
             about = f" ({self.option.help})" if self.option.help else ""
-            shown = value.item() if hasattr(value, "item") else value  # numpy's numbers as Python's
-            raise InputError(f"{named(name, shown)}: input should be {wrong}{about}")
+            raise InputError(f"{named(name, value)}: input should be {wrong}{about}")
+
+    @property
+    def annotation(self) -> Any:
+        """The type of its values, for a signature."""
+        return Literal[self.kind] if isinstance(self.kind, tuple) else self.kind
 
     def of(self, value: Any) -> Any:
         """A checked value as a plain int or float, if it is a number."""
@@ -87,7 +92,7 @@ class Parameter(NamedTuple):
     def _wrong(self, value: object) -> str | None:
         """What a value should be, if it is not that."""
         if isinstance(self.kind, tuple):
-            return None if value in self.kind else _either([repr(choice) for choice in self.kind])
+            return None if value in self.kind else either([repr(choice) for choice in self.kind])
         if self.kind in (str, bool):
             word = {str: "string", bool: "boolean"}[self.kind]
             return None if isinstance(value, self.kind) else f"a valid {word}"
@@ -105,7 +110,8 @@ class Parameter(NamedTuple):
         return None
 
 
-def _either(choices: list[str]) -> str:
+def either(choices: list[str]) -> str:
+    """Texts in a row: a, b or c."""
     return f"{', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else choices[0]
 
 
@@ -340,7 +346,7 @@ MuSchedule = Annotated[
     str, Option("mu over rounds, as eta_schedule; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant")
 ]
 Weights = Annotated[Literal["as-written", "without-mu", "normalized"], Option(
-    "weights: as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE
+    "weights as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE
 )]  # fmt: skip
 Radius = Annotated[float, Option("bound on the divergence of the devices' weights", _OBJECTIVE, above=0)]
 Tilt = Annotated[float, Option("the tilt t = 1 / mu", _OBJECTIVE, above=0, most=MOST)]
@@ -393,8 +399,8 @@ DataDir = Annotated[
 PartitionKind = Annotated[
     Literal["shards", "dirichlet", "iid"], Option("how samples are dealt to devices: shards, dirichlet or iid", _DATA)
 ]
-Shards = Annotated[int, Option("shards per device", _DATA, least=1, below=LIMIT)]
-Alpha = Annotated[float, Option("concentration: small is uneven", _DATA, above=0)]
+Shards = Annotated[int, Option("number per device", _DATA, least=1, below=LIMIT)]
+Alpha = Annotated[float, Option("concentration, small is uneven", _DATA, above=0)]
 Heterogeneity = Annotated[
     float, Option("how much the devices of the synthetic data differ; 0 is IID", _DATA, least=0, most=MOST)
 ]

@@ -823,7 +823,7 @@ def test_projection_by_a_general_solver() -> None:
 def test_unknown_weights_are_refused() -> None:
     misspelt: Any = "normalised"
     with pytest.raises(
-        InputError, match="^weights='normalised': input should be 'as-written', 'without-mu' or 'normalized'"
+        InputError, match=r"^weights='normalised': input should be 'as-written', 'without-mu' or 'normalized'"
     ):
         kl_dro(2.0, weights=misspelt)
 
@@ -852,12 +852,12 @@ def test_what_must_be_positive(name: str, value: float) -> None:
 
 def test_what_else_must_be_in_range() -> None:
     for value in (-1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="^q=.*input should be"):
+        with pytest.raises(InputError, match=r"^q=.*input should be"):
             q_ffl(value)
-        with pytest.raises(InputError, match="^dual_penalty=.*input should be"):
+        with pytest.raises(InputError, match=r"^dual_penalty=.*input should be"):
             ad_gda(0.1, value)
     for value in (0.0, -0.1, 1.1, math.nan):
-        with pytest.raises(InputError, match="^loss_smoothing=.*input should be"):
+        with pytest.raises(InputError, match=r"^loss_smoothing=.*input should be"):
             smoothed(erm(), value)
     for value in (1.0, 0.5):
         with pytest.raises(InputError, match=f"^weight_cap={value}: must be above 1; "):

@@ -406,17 +406,17 @@ def test_what_is_averaged_again_in_a_round_is_compressed_again(name: str, networ
 @pytest.mark.parametrize("eta", [0.0, -0.1, math.nan, math.inf])
 @rows
 def test_eta_must_be_positive(name: str, eta: float) -> None:
-    with pytest.raises(InputError, match="^eta=.*: input should be (greater than 0|a finite number) "):
+    with pytest.raises(InputError, match=r"^eta=.*: input should be (greater than 0|a finite number) "):
         OPTIMIZERS[name].make(eta)
 
 
 def test_what_else_must_be_in_range() -> None:
     for beta in (-0.1, 1.0, math.nan):
         for make in (momentum, quasi_global_momentum):
-            with pytest.raises(InputError, match="^momentum=.*: input should be "):
+            with pytest.raises(InputError, match=r"^momentum=.*: input should be "):
                 make(0.1, beta)
     for gamma in (0.0, 1.1, math.nan):
-        with pytest.raises(InputError, match="^gamma=.*: input should be "):
+        with pytest.raises(InputError, match=r"^gamma=.*: input should be "):
             choco(0.1, top_k(0.5), gamma)
 
 

@@ -67,7 +67,8 @@ def algorithms(
 
     known = [*registry.ALGORITHMS, *registry.SERVERS, *registry.OBJECTIVES, *registry.OPTIMIZERS]
     if name is not None and ":" in name:
-        _show("your own", {name: _about(registry.own_entry(name), "sends")})
+        what, _, *others = _about(registry.own_entry(name), "")
+        _show("your own, with its options", {name: [what, *others]})
         return
     if name is not None and name not in known:
         raise InputError(f"{name}: {unknown(name, known)}; your own is package.module:function")

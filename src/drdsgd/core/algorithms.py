@@ -144,7 +144,8 @@ def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
     """The objective or optimizer of a part, which may be a function from outside."""
     made = part.make(**options)
     if not isinstance(made, kind):
-        raise InputError(f"{part.name}: it gave a {type(made).__name__}, not a drdsgd.{kind.__name__}")
+        home = kind.__module__.replace(".core.", ".")
+        raise InputError(f"{part.name}: it returned a {type(made).__name__}, and must return {home}.{kind.__name__}")
     return made
 
 

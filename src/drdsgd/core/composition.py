@@ -126,7 +126,7 @@ class Constructor(Generic[A]):
         known = defaults(self.options, given)
         chosen = values(given, known, what)
         for name, value in given.items():
-            if self.parameters[name].is_plain(value):
+            if self.parameters[name].is_plain(value) or (value is None and self.parameters[name].default is not None):
                 self.parameters[name].check(name, value)
                 chosen[name] = self.parameters[name].of(value)
         name = title_of(self.title, chosen, known, all_of=self.all_in_title)
@@ -151,7 +151,12 @@ class Constructor(Generic[A]):
         make.__module__, make.__doc__ = module, about
         make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inspect reads it; functions do not declare it
             [
-                inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                    default=default,
+                    annotation=self.parameters[name].annotation,
+                )
                 for name, default in self.options.items()
             ]
         )

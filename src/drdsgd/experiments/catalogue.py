@@ -22,7 +22,7 @@ from drdsgd.data.partition import PARTITIONS
 from drdsgd.data.sources import SOURCES
 from drdsgd.experiments.fields import FIELDS
 from drdsgd.files import write_text
-from drdsgd.options import GROUPS, IN_PYTHON, Parameter, Rule, parameters
+from drdsgd.options import GROUPS, IN_PYTHON, Option, Parameter, Rule, parameters
 from drdsgd.topology.graphs import GRAPHS
 from drdsgd.topology.mixing import mixing_of
 from drdsgd.training.preparation import Settings
@@ -124,11 +124,10 @@ def _options(
             text = f"{', '.join(having)}: {text}"
         own = {who: made.own[name] for who, made in ALGORITHMS.items() if name in made.own}
         default = _default(one, {**{who: other.default for who, other in by.items()}, **own})
-        bounds = {key: value for key, value in one.option._asdict().items() if isinstance(value, int | float)}
+        usual = Option("")._asdict()
+        bounds = {key: value for key, value in one.option._asdict().items() if value != usual[key]}
         kind = list(one.kind) if isinstance(one.kind, tuple) else one.kind.__name__
-        return {"kind": kind, "help": f"{text}; default {default}" if default else text, **bounds} | {
-            "group": one.option.group
-        }
+        return {"kind": kind, **bounds, "help": f"{text}; default {default}" if default else text}
 
     return {name: shown(name) for name in sorted(found, key=place)}
 

@@ -21,7 +21,17 @@ from drdsgd.experiments.options import ALGORITHMS, DATASETS
 from drdsgd.experiments.registry import OPTIONS
 from drdsgd.options import Parameter, Rule, all_cores, defaults
 
-__all__ = ["Experiment", "check_dataset", "default_threads", "folder_of", "has", "load", "method_defaults", "warning"]
+__all__ = [
+    "Experiment",
+    "check_dataset",
+    "default_threads",
+    "folder_of",
+    "has",
+    "load",
+    "method_defaults",
+    "recorded",
+    "warning",
+]
 
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
@@ -54,6 +64,13 @@ class Experiment(Fields):
     def replace(self, **changes: Any) -> Experiment:
         """The same experiment with some fields changed; defaults that were derived from them do not change."""
         return Experiment(**{**self.model_dump(), **changes})
+
+
+def recorded(fields: Mapping[str, Any]) -> Experiment:
+    """The experiment with the fields of a record, which need no code from outside: they are complete."""
+    if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
+        return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
+    return Experiment(**fields)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def numerics_of(e: Experiment) -> dict[str, int]:
 def read_config(path: Path) -> Experiment:
     """The experiment in a config.toml."""
     try:
-        return Experiment(**config.load(path))
+        return config.recorded(config.load(path))
     except InputError as error:
         raise InputError(f"{path}: {error.marked}") from None
 

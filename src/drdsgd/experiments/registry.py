@@ -22,6 +22,7 @@ from drdsgd.options import (
     adam_step,
     all_cores,
     by_compression,
+    either,
     paper_batch,
     paper_step,
 )
@@ -103,7 +104,7 @@ def entry(kind: str, name: str) -> Entry:
         return known[name]
     if ":" not in str(name):
         raise InputError(
-            f"{named(kind, name)}: {unknown(str(name), tuple(known))}; your own is package.module:function"
+            f"{named(kind, name)}: {unknown(str(name), tuple(known))} (your own is package.module:function)"
         )
     options = {key: parameter.default for key, parameter in outside(kind, name).items()}
     part = _part(kind, name)
@@ -224,7 +225,7 @@ def needed_by(name: str, algorithm: str) -> str:
         "graph": GRAPHS, "dataset": DATASETS, "partition": PARTITIONS,
     }  # fmt: skip
     having = {kind: [key for key, options in table.items() if name in options] for kind, table in tables.items()}
-    needs = {kind: f"{named(kind)} {' or '.join(some)}" for kind, some in having.items() if some}
+    needs = {kind: f"{named(kind)} {either(some)}" for kind, some in having.items() if some}
     if name in SHARED:
         needs = {"algorithm": needs["algorithm"]} if "algorithm" in needs else {}
         return " or ".join(["an algorithm without a server", *needs.values()])
@@ -273,7 +274,11 @@ def spelled(options: Options) -> str:
     '--eta (sqrt(K / T)) --mu 6.0 --loss-clip'
     """
     order = {name: place for place, name in enumerate(OPTIONS)}
-    return " ".join(
-        option(name) if value is None else f"{option(name)} {f'({value})' if isinstance(value, Rule) else value}"
-        for name, value in sorted(options.items(), key=lambda one: order.get(one[0], len(order)))
-    )
+
+    def shown(name: str, value: Any) -> str:
+        if value is None and name in OPTIONS and OPTIONS[name].option.unset.isdecimal():
+            value = OPTIONS[name].option.unset
+        text = f"({value})" if isinstance(value, Rule) else str(value)
+        return option(name) if value is None else f"{option(name)} {text}"
+
+    return " ".join(shown(*one) for one in sorted(options.items(), key=lambda one: order.get(one[0], len(order))))

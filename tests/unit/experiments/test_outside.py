@@ -149,6 +149,25 @@ def test_a_toml_file_has_it(here: Path) -> None:
     assert refused("train", "run.toml") == "the key 'levle' is unknown, did you mean level?"
 
 
+def test_a_report_needs_no_code_of_the_user(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = here / train("run", *OWN, "--level", "2")
+    (here / "mine.py").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(here)])
+    monkeypatch.delitem(sys.modules, "mine")
+    registry._part.cache_clear()
+    said = drdsgd("report", path)
+    assert said.status == 0 and "mine:above + dsgd" in said.out, said.err
+    assert records.read(path).experiment.level == 2.0
+    assert "No module named 'mine'" in refused("train", "--resume", "--out", begun_again(path))
+
+
+def begun_again(path: Path) -> Path:
+    """The run without its end."""
+    (path / "summary.json").unlink()
+    return path
+
+
 def test_a_run_is_continued(here: Path) -> None:
     fields: dict[str, Any] = {"algorithm": "dsgd", "objective": "mine:above", "level": -1.0}
     path = begun(here / "run", **fields)
