@@ -32,7 +32,8 @@ def _registered(command: str, folder: str) -> Callable[..., Any]:
 
 def reproduce(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="fig1, fig2, fig3, fig4, fig5, table1, theory, league or all")
+        str,
+        typer.Argument(metavar="WHAT", help="a figure or table of the paper (fig1, …, table1), theory, league or all"),
     ],
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="number of seeds, or the seeds as 0,3,7; default 5 (--quick: 2)")

@@ -62,7 +62,7 @@ def get(name: str, to: Path | None = None, *, progress: Progress | None = None) 
     Traceback (most recent call last):
     drdsgd.errors.InputError: data set 'cifar': unknown, did you mean cifar10?
     """
-    if name in ("digits", "synthetic"):
+    if name in (*sources.EMBEDDED, "synthetic"):
         raise InputError(f"data set {name!r}: it comes with the package, so there is nothing to fetch")
     if name not in sources.KNOWN:
         raise InputError(f"data set {name!r}: {unknown(name.lower(), tuple(sources.KNOWN))}")

@@ -27,7 +27,7 @@ from drdsgd.errors import InputError, one_line
 from drdsgd.options import DataDir
 
 __all__ = [
-    "KNOWN", "SOURCES", "Available", "Dataset", "Known",
+    "EMBEDDED", "KNOWN", "SOURCES", "Available", "Dataset", "Known",
     "available", "cache_folder", "cifar10", "digits", "fashion_mnist", "find", "find_file", "genuine",
     "parse_cifar", "parse_idx", "sizes", "state_of",
 ]  # fmt: skip
@@ -113,7 +113,8 @@ KNOWN: dict[str, Known] = {
 }
 
 _DEBIAN = Path("/usr/share/datasets")  # the folder of Debian's dataset-* packages
-_DIGITS = 1352, 445  # training and test samples
+# data sets that need no file: their numbers of training and test samples
+EMBEDDED = {"digits": (1352, 445)}
 
 
 def sizes(name: str) -> tuple[int, int] | None:
@@ -122,8 +123,8 @@ def sizes(name: str) -> tuple[int, int] | None:
     >>> sizes("digits"), sizes("cifar10"), sizes("synthetic")
     ((1352, 445), (50000, 10000), None)
     """
-    if name == "digits":
-        return _DIGITS
+    if name in EMBEDDED:
+        return EMBEDDED[name]
     return (KNOWN[name].train, KNOWN[name].test) if name in KNOWN else None
 
 
@@ -271,9 +272,11 @@ def available(data_dir: Path | None = None) -> list[Available]:
     >>> [(a.name, a.state) for a in available(Path("nowhere"))]
     [('digits', 'embedded'), ('fashion-mnist', 'not here'), ('cifar10', 'not here')]
     """
-    d = digits()
-    size = d.x_train.nbytes + d.x_test.nbytes
-    found = [Available(d.name, None, size, len(d.y_train), len(d.y_test), "embedded")]
+    embedded = [SOURCES[name]() for name in EMBEDDED]
+    found = [
+        Available(d.name, None, d.x_train.nbytes + d.x_test.nbytes, len(d.y_train), len(d.y_test), "embedded")
+        for d in embedded
+    ]
     for known in KNOWN.values():
         state, where = state_of(known.name, data_dir)
         files = _look(known, data_dir)[1].values()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from drdsgd.data.dealing import dealt
 from drdsgd.data.devices import synthetic
 from drdsgd.data.partition import PARTITIONS
 from drdsgd.data.sources import SOURCES
+from drdsgd.errors import InputError
 from drdsgd.experiments.fields import FIELDS
 from drdsgd.files import write_text
 from drdsgd.options import GROUPS, IN_PYTHON, Option, Parameter, Rule, parameters
@@ -102,6 +104,8 @@ def _options(
     found: dict[str, dict[str, Parameter]] = {}
     for who, declared in (("", FIELDS), *common.items(), *of_methods.items(), *of_kinds.items()):
         for name, one in declared.items():
+            if one.option.group not in (*GROUPS, IN_PYTHON) or one.default is inspect.Parameter.empty:
+                raise InputError(f"{who}: the option {name} needs a default, and a group of drdsgd.options")
             if one.option.group != IN_PYTHON:
                 found.setdefault(name, {})[who] = one
     listed = {name: ", ".join(table) for name, table in {**methods, **kinds}.items()}
