@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -295,3 +297,18 @@ def test_old_names_of_servers_warn_and_mean_the_same(old: str, new: str) -> None
 
 def test_a_name_that_no_server_ever_had_is_not_there() -> None:
     assert not hasattr(servers, "fed_avgg")
+
+
+def test_names_for_type_checkers_only_do_not_hide_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "for_checkers.py").write_text(
+        "from __future__ import annotations\n"
+        "from typing import TYPE_CHECKING, Annotated\n"
+        "if TYPE_CHECKING:\n"
+        "    from nowhere import Nothing\n"
+        "def made(level: Annotated[float, 'a level'] = 2.0, more: int = 3) -> Nothing: ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = importlib.import_module("for_checkers").made
+    found = parameters(function, foreign="for_checkers:made")
+    assert {name: (one.kind, one.default) for name, one in found.items()} == {"level": (float, 2.0), "more": (int, 3)}
+    assert found["level"].option.help == "a level"
