@@ -1,7 +1,8 @@
 """Compressors: a smaller message instead of every row of x [n, d].
 
 A compressor Q is a pair of functions, `encode(x, t) -> parts` and `decode(parts, d, t) -> Q(x)`. The parts travel, one
-row per device: an engine sends them and counts their bytes. Compressed gossip needs a contraction, and all have one:
+row per device: an engine sends them and counts their bytes. An engine whose devices all live in one process sends
+nothing, and uses `apply_to`. Compressed gossip needs a contraction, and all have one:
 
     E ||x - Q(x)||^2 <= (1 - delta) ||x||^2
 
@@ -37,12 +38,32 @@ BLOCK = 32
 
 @dataclass(frozen=True)
 class Compressor:
-    """`encode(x [n, d], t) -> parts`, `decode(parts, d, t) -> Q(x)`, its delta for rows of d entries, its spelling."""
+    """`encode(x [n, d], t) -> parts`, `decode(parts, d, t) -> Q(x)`, its delta for rows of d entries, its spelling.
+
+    `together` is the number of neighbouring entries that are encoded together: Q may be applied to any multiple of
+    them. With None it is all entries of a row. `in_place(x)` replaces x by Q(x), if there is a shorter way than to
+    encode and decode, and returns the bytes of a row's message.
+    """
 
     encode: Callable[[Tensor, int], Parts]
     decode: Callable[[Parts, int, int], Tensor]
     delta: Callable[[int], float]
     spelled: str = "your own"
+    together: int | None = None
+    in_place: Callable[[Tensor], int] | None = None
+
+    def apply_to(self, x: Tensor, t: int) -> int:
+        """Replace x [n, d] by Q(x); returns the bytes of a row's message.
+
+        >>> x = torch.tensor([[0.7, -0.31, 0.02]])
+        >>> quantized(4).apply_to(x, 0), x
+        (6, tensor([[ 0.7000, -0.3000,  0.0000]]))
+        """
+        if self.in_place is not None:
+            return self.in_place(x)
+        parts = self.encode(x, t)
+        x.copy_(self.decode(parts, x.shape[1], t))
+        return sum(part[0].nbytes for part in parts)
 
 
 def compressor(spelled: str, seed: int = 0) -> Compressor:
@@ -75,7 +96,7 @@ def no_compression() -> Compressor:
     >>> no_compression().encode(torch.ones(1, 3), 0)
     (tensor([[1., 1., 1.]]),)
     """
-    return Compressor(lambda x, t: (x,), lambda parts, d, t: parts[0], lambda d: 1.0, "none")
+    return Compressor(lambda x, t: (x,), lambda parts, d, t: parts[0], lambda d: 1.0, "none", together=1)
 
 
 def top_k(part: float) -> Compressor:
@@ -139,10 +160,17 @@ def quantized(bits: int) -> Compressor:
         raise InputError(f"bits per number must be 2, 4 or 8: {bits}; for 32, use no compression")
     levels, per_byte = 2 ** (bits - 1) - 1, 8 // bits
 
-    def encode(x: Tensor, t: int) -> Parts:
-        blocks = torch.nn.functional.pad(x, (0, -x.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    def rounded(blocks: Tensor) -> Tensor:
+        """Replace blocks [n, blocks, 32] by whole numbers from 0 to 2 levels; returns their scales, [n, blocks, 1]."""
         scale = blocks.abs().amax(dim=2, keepdim=True)
-        codes = (blocks / torch.where(scale > 0, scale, 1)).mul_(levels).round_().add_(levels).flatten(1)
+        blocks.div_(torch.where(scale > 0, scale, 1)).mul_(levels).round_().add_(levels)
+        return scale
+
+    def encode(x: Tensor, t: int) -> Parts:
+        whole = torch.nn.functional.pad(x, (0, -x.shape[1] % BLOCK))
+        blocks = (whole.clone() if whole is x else whole).unflatten(1, (-1, BLOCK))
+        scale = rounded(blocks)
+        codes = blocks.flatten(1)
         codes = codes[:, : -(-x.shape[1] // per_byte) * per_byte].unflatten(1, (-1, per_byte))
         # the codes in a byte are its digits, small enough for an exact sum in floats
         packed = codes @ codes.new_tensor([2.0 ** (bits * place) for place in range(per_byte)])
@@ -158,7 +186,17 @@ def quantized(bits: int) -> Compressor:
         values: Tensor = (blocks / levels).mul_(scale[..., None])
         return values.flatten(1)[:, :d].contiguous()
 
-    return Compressor(encode, decode, lambda d: 1 / min(d, BLOCK), f"quantize:{bits}")
+    def in_place(x: Tensor) -> int:
+        d = x.shape[1]
+        whole = x if d % BLOCK == 0 else torch.nn.functional.pad(x, (0, -d % BLOCK))
+        blocks = whole.unflatten(1, (-1, BLOCK))
+        scale = rounded(blocks)
+        blocks.sub_(levels).div_(levels).mul_(scale)
+        if whole is not x:
+            x.copy_(whole[:, :d])
+        return -(-d // per_byte) + -(-d // BLOCK) * x.element_size()
+
+    return Compressor(encode, decode, lambda d: 1 / min(d, BLOCK), f"quantize:{bits}", BLOCK, in_place)
 
 
 def _count(part: float, d: int) -> int:

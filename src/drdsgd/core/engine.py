@@ -7,6 +7,7 @@ checkpoints.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -17,7 +18,10 @@ from drdsgd.core.parallel import Each
 from drdsgd.errors import Diverged
 from drdsgd.topology.mixing import Mixing
 
-__all__ = ["Engine", "Mix", "Ranks"]
+__all__ = ["Combine", "Engine", "Mix", "Ranks"]
+
+# theta [n, d], its optimizer's state, a round's gossip -> the next theta and state
+Combine = Callable[[Tensor, dict[str, Tensor], "Mix"], tuple[Tensor, dict[str, Tensor]]]
 
 
 class Mix(Protocol):
@@ -46,15 +50,25 @@ class Mix(Protocol):
 
     def __call__(self, x: Tensor, /, *, donate: bool = False) -> Tensor: ...
 
+    def by_columns(
+        self, combine: Combine, theta: Tensor, state: dict[str, Tensor], together: int | None, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`combine(theta, state, mix)`, perhaps for some columns of theta [n, d] and of the state's tensors at a time.
+
+        The number of these columns is a multiple of `together`, except for the last ones; None means all of them.
+        """
+        ...
+
     def log_mean(self, x: Tensor, /) -> Tensor:
         """`log(W_t exp(x))` for x [n]: means of numbers that may themselves overflow."""
         ...
 
-    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
-        """`Q(x)` and `W_t Q(x)` for x [n, d]; only Q(x) travels, as the compressor encodes it.
+    def compressed(self, x: Tensor, hat: Tensor, mixed: Tensor, compressor: Compressor, number: int, /) -> None:
+        """`hat <- hat + Q(x - hat)` and `mixed <- mixed + W_t Q(x - hat)`, in place, for tensors [n, d].
 
-        It applies W_t once, whatever `repeats` is: the caller compresses again for the next time. A random compressor
-        draws from `number`, which the caller changes from call to call.
+        Only Q(x - hat) travels, as the compressor encodes it. W_t is applied once, whatever `repeats` is: the caller
+        compresses again for the next time. A random compressor draws from `number`, which the caller changes from call
+        to call.
         """
         ...
 

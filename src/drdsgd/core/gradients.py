@@ -283,7 +283,7 @@ def _outputs(layers: list[_Layer], parameters: dict[str, Tensor], x: Tensor) -> 
     """x [n, B, features] and the output of every layer, [n, B, out]."""
     outputs = [x]
     for layer in layers:
-        W = parameters[layer.weight].mT  # [n, in, out]
+        W = parameters[layer.weight].contiguous().mT  # [n, in, out]
         bias = None if layer.bias is None else parameters[layer.bias][:, None]
         out = torch.bmm(outputs[-1], W) if bias is None else torch.baddbmm(bias, outputs[-1], W)
         outputs.append(out.relu_() if layer.relu else out)

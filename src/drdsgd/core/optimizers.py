@@ -53,7 +53,7 @@ from drdsgd.options import (
 from drdsgd.topology.mixing import Mixing, least_eigenvalue
 
 if TYPE_CHECKING:
-    from drdsgd.core.engine import Mix
+    from drdsgd.core.engine import Combine, Mix
     from drdsgd.core.gradients import Gradient
 
 __all__ = [
@@ -100,28 +100,32 @@ def constant_over_time(method: str, instead: str = "gradient-tracking") -> Calla
 class GossipOptimizer:
     """`init(theta [n, d]) -> state`, `local(theta, gradient, state, t)`, `combine(theta, state, mix) -> theta, state`.
 
-    `local` works in place and row by row, so it may be called for some of the devices at a time. `keeps` names what a
-    lost message would destroy; if it is not empty, the optimizer needs an engine that loses no message.
+    `local` works in place and row by row, so it may be called for some of the devices at a time. `combine` works
+    column by column, so it may be called for some of the columns, a multiple of `together`, at a time; with None it
+    needs all. `keeps` names what a lost message would destroy; if it is not empty, the optimizer needs an engine that
+    loses no message.
     """
 
     init: Callable[[Tensor], OptimizerState]
     local: Callable[[Tensor, Gradient, OptimizerState, int], None]
-    combine: Callable[[Tensor, OptimizerState, Mix], tuple[Tensor, OptimizerState]]
+    combine: Combine
     check: Callable[[Mixing], None] = balanced
     keeps: str = ""
+    together: int | None = None
 
 
 @dataclass(frozen=True)
 class Exchange:
     """How models are averaged: `init(theta) -> state`, `average(theta, state, mix) -> theta`; it overwrites theta.
 
-    `keeps` is as in `GossipOptimizer`.
+    `keeps` and `together` are as in `GossipOptimizer`.
     """
 
     init: Callable[[Tensor], OptimizerState]
     average: Callable[[Tensor, OptimizerState, Mix], Tensor]
     check: Callable[[Mixing], None] = balanced
     keeps: str = ""
+    together: int | None = None
 
     def combine(self, theta: Tensor, state: OptimizerState, mix: Mix) -> tuple[Tensor, OptimizerState]:
         """`GossipOptimizer.combine` of an optimizer that averages models and does nothing else."""
@@ -138,7 +142,7 @@ def as_they_are() -> Exchange:
     >>> as_they_are().init(torch.zeros(2, 3))
     {}
     """
-    return Exchange(lambda theta: {}, lambda theta, state, mix: mix(theta, donate=True))
+    return Exchange(lambda theta: {}, lambda theta, state, mix: mix(theta, donate=True), together=1)
 
 
 @checked
@@ -158,9 +162,7 @@ def compressed(compressor: Compressor, gamma: Gamma = by_compression) -> Exchang
     def average(theta: Tensor, state: OptimizerState, mix: Mix) -> Tensor:
         hat, mixed = state["hat"], state["mixed_hat"]
         for again in range(mix.repeats):
-            sent, received = mix.compressed(theta - hat, compressor, mix.t * mix.repeats + again)
-            hat.add_(sent)
-            mixed.add_(received)
+            mix.compressed(theta, hat, mixed, compressor, mix.t * mix.repeats + again)
             theta.add_(mixed, alpha=step).sub_(hat, alpha=step)
         return theta
 
@@ -169,7 +171,8 @@ def compressed(compressor: Compressor, gamma: Gamma = by_compression) -> Exchang
         lambda theta: {"hat": theta.clone(), "mixed_hat": theta.clone()},
         average,
         constant_over_time("compression", f"{named('compression', 'none')} with gamma 1 (its default)"),
-        keeps=COPIES,
+        COPIES,
+        compressor.together,
     )
 
 
@@ -204,7 +207,7 @@ def _dsgd(eta: float | Schedule, exchange: Exchange) -> GossipOptimizer:
     def local(theta: Tensor, gradient: Gradient, state: OptimizerState, t: int) -> None:
         gradient.add_to(theta, -schedule(t))
 
-    return GossipOptimizer(exchange.init, local, exchange.combine, exchange.check, exchange.keeps)
+    return GossipOptimizer(exchange.init, local, exchange.combine, exchange.check, exchange.keeps, exchange.together)
 
 
 @declare(OPTIMIZERS, "momentum on every device", "d, or compressed d", "Yu, Jin and Yang, ICML 2019")
@@ -232,7 +235,7 @@ def momentum(
     def init(theta: Tensor) -> OptimizerState:
         return {"momentum": torch.zeros_like(theta), **exchange.init(theta)}
 
-    return GossipOptimizer(init, local, exchange.combine, exchange.check, exchange.keeps)
+    return GossipOptimizer(init, local, exchange.combine, exchange.check, exchange.keeps, exchange.together)
 
 
 @declare(
@@ -273,7 +276,7 @@ def quasi_global_momentum(
     def init(theta: Tensor) -> OptimizerState:
         return {"momentum": torch.zeros_like(theta), "before": torch.zeros_like(theta), **exchange.init(theta)}
 
-    return GossipOptimizer(init, local, combine, exchange.check, exchange.keeps)
+    return GossipOptimizer(init, local, combine, exchange.check, exchange.keeps, exchange.together)
 
 
 @declare(
@@ -304,7 +307,7 @@ def gradient_tracking(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     def init(theta: Tensor) -> OptimizerState:
         return {"tracked": torch.zeros_like(theta), "gradient": torch.zeros_like(theta)}
 
-    return GossipOptimizer(init, local, combine, keeps=SUM)
+    return GossipOptimizer(init, local, combine, keeps=SUM, together=1)
 
 
 @declare(
@@ -357,7 +360,8 @@ def gt_adam(
         theta.addcdiv_(m, scale, value=-schedule(mix.t) / (1 - beta ** (mix.t + 1)))
         return exchange.average(theta, state, mix), {**state, "tracked": y}
 
-    return GossipOptimizer(init, local, combine, exchange.check, " and ".join(filter(None, (SUM, exchange.keeps))))
+    keeps = " and ".join(filter(None, (SUM, exchange.keeps)))
+    return GossipOptimizer(init, local, combine, exchange.check, keeps, exchange.together)
 
 
 def _track(gradient: Gradient, state: OptimizerState) -> None:
@@ -426,7 +430,7 @@ def _diffusion(
         return theta, state
 
     keeps = "the correction, which belongs to one W"
-    return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check, keeps)
+    return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check, keeps, 1)
 
 
 @declare(

@@ -94,7 +94,7 @@ def make_round(
         losses, weights = zip(*each(on_block, blocks), strict=True)
         mix = engine.mix(t)  # gossip enters only here
         objective_state = objective.combine(state.objective, mix)
-        theta, optimizer_state = optimizer.combine(state.theta, state.optimizer, mix)
+        theta, optimizer_state = mix.by_columns(optimizer.combine, state.theta, state.optimizer, optimizer.together)
         info = Info(torch.cat(losses), torch.cat(weights), mix.floats_sent, mix.bytes_sent, mix.exchange_seconds)
         return State(t + 1, theta, objective_state, optimizer_state), info
 

@@ -281,16 +281,22 @@ class DistributedMix:
                 x = self._W.log_mean(torch.cat([x, *others]))
         return x
 
-    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
-        parts = compressor.encode(x, number)
+    def by_columns(
+        self, combine: Combine, theta: Tensor, state: dict[str, Tensor], together: int | None, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return combine(theta, state, self)
+
+    def compressed(self, x: Tensor, hat: Tensor, mixed: Tensor, compressor: Compressor, number: int, /) -> None:
+        parts = compressor.encode(x - hat, number)
         own = compressor.decode(parts, x.shape[1], number)
         self.floats_sent += self._W.links * -(-sum(part[0].nbytes for part in parts) // x.element_size())
         message = torch.cat([part.contiguous().view(torch.uint8).flatten(1) for part in parts], dim=1)
-        mixed = torch.empty_like(own)
+        received = torch.empty_like(own)
         with self._others(message) as messages:
+            hat.add_(own)
             others = [compressor.decode(_unpacked(some, parts), x.shape[1], number) for some in messages]
-            self._multiply(own, others, mixed)
-        return own, mixed
+            self._multiply(own, others, received)
+        mixed.add_(received)
 
     def _count(self, numbers: int) -> None:
         self.floats_sent += self._W.links * self.repeats * numbers

@@ -7,9 +7,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from drdsgd.core.compression import Compressor
-from drdsgd.core.engine import Engine
+from drdsgd.core.engine import Combine, Engine
 from drdsgd.core.parallel import Each, blocks
-from drdsgd.engines.products import CACHE_BYTES, Prepared, column_blocks, prepare
+from drdsgd.engines.products import CACHE_BYTES, COMBINED_BYTES, Prepared, column_blocks, prepare
 from drdsgd.errors import Diverged
 from drdsgd.topology.mixing import Mixing
 
@@ -51,20 +51,45 @@ class LocalMix:
             x = self._W.log_mean(x)
         return x
 
-    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
-        own = torch.empty_like(x)
+    def by_columns(
+        self, combine: Combine, theta: Tensor, state: dict[str, Tensor], together: int | None, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        if together is None or theta.device.type != "cpu":
+            return combine(theta, state, self)
 
         def on_block(some: slice) -> int:
-            """Encode and decode some devices' messages; the bytes of one."""
-            parts = compressor.encode(x[some], number)
-            own[some] = compressor.decode(parts, x.shape[1], number)
-            return sum(part[0].nbytes for part in parts)
+            """Combine some columns in place, on one thread; the numbers that their messages have."""
+            mix = _ColumnsMix(self._W, self.t)
+            before = {name: value[:, some] for name, value in state.items()}
+            part = theta[:, some]
+            mixed, after = combine(part, before, mix)
+            for old, new in ((part, mixed), *((before[name], after[name]) for name in before)):
+                if new.data_ptr() != old.data_ptr():
+                    old.copy_(new)
+            return mix.floats_sent
+
+        self.floats_sent += sum(self._each(on_block, column_blocks(theta, size=COMBINED_BYTES)))
+        return theta, state
+
+    def compressed(self, x: Tensor, hat: Tensor, mixed: Tensor, compressor: Compressor, number: int, /) -> None:
+        sent = torch.empty_like(x)
+
+        def on_rows(some: slice) -> int:
+            """Compress what some devices send; the bytes of one message."""
+            size = compressor.apply_to(torch.sub(x[some], hat[some], out=sent[some]), number)
+            hat[some].add_(sent[some])
+            return size
 
         # a few at a time, so that they stay in the cache
         few = max(1, CACHE_BYTES // 2 // x[0].nbytes)
-        *_, size = self._each(on_block, blocks(len(x), few))
+        *_, size = self._each(on_rows, blocks(len(x), few))
         self.floats_sent += self._W.links * -(-size // x.element_size())
-        return own, self._multiplied(own, 1, torch.empty_like(own))
+
+        def on_columns(some: slice) -> None:
+            mixed[:, some].add_(self._W.product(sent[:, some]))
+
+        for _ in self._each(on_columns, column_blocks(sent)):
+            pass
 
     def _multiplied(self, rows: Tensor, times: int, target: Tensor) -> Tensor:
         """Apply W `times` times and write the result into target, which may be rows."""
@@ -81,6 +106,22 @@ class LocalMix:
 
     def _count(self, numbers: int) -> None:
         self.floats_sent += self._W.links * self.repeats * numbers
+
+
+class _ColumnsMix(LocalMix):
+    """The same for so few columns that they are not split once more."""
+
+    def compressed(self, x: Tensor, hat: Tensor, mixed: Tensor, compressor: Compressor, number: int, /) -> None:
+        sent = x - hat
+        size = compressor.apply_to(sent, number)
+        self.floats_sent += self._W.links * -(-size // x.element_size())
+        hat.add_(sent)
+        mixed.add_(self._W.product(sent))
+
+    def _multiplied(self, rows: Tensor, times: int, target: Tensor) -> Tensor:
+        for _ in range(times):
+            rows = self._W.product(rows)
+        return target.copy_(rows)
 
 
 class LocalEngine:

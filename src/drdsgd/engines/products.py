@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from drdsgd.core.compression import BLOCK
 from drdsgd.core.flat import LINE_BYTES
 from drdsgd.core.parallel import blocks
 
-__all__ = ["CACHE_BYTES", "Prepared", "Product", "column_blocks", "links", "log_mean", "prepare", "product"]
+__all__ = ["CACHE_BYTES", "COMBINED_BYTES", "Prepared", "Product", "column_blocks", "links", "log_mean", "prepare", "product"]
 
 # Columns of theta are mixed in blocks: few enough columns that those of all devices stay in the cache, but several
 # whole cache lines.
 CACHE_BYTES, LEAST_LINES = 2**20, 4
+# Columns that an optimizer combines at a time: each of its operations is a call, and with fewer columns calls cost more
+COMBINED_BYTES = 2**21
 
 Product = Callable[[Tensor], Tensor]
 
@@ -74,9 +77,8 @@ def product(W: csr_array, dtype: torch.dtype, device: torch.device) -> Product:
     def weighted_sums(x: Tensor) -> Tensor:
         # Torch's fastest sparse product: a row of W is a "bag" of neighbours. A CSR tensor was measured to take
         # 1.3 times as long (drdsgd_benchmarks.where_time_goes).
-        return nn.functional.embedding_bag(
-            columns, x, ends, mode="sum", per_sample_weights=values, include_last_offset=True
-        )
+        found: Tensor = torch.embedding_bag(x, columns, ends, False, 0, False, values, True)[0]
+        return found
 
     return weighted_sums
 
@@ -109,16 +111,17 @@ def _rows(W: csr_array, dtype: torch.dtype, device: torch.device) -> tuple[Tenso
     )
 
 
-def column_blocks(rows: Tensor, others: int = 0) -> list[slice]:
-    """The columns of rows [n, d] in blocks that are mixed one at a time; on a CPU, whole cache lines.
+def column_blocks(rows: Tensor, others: int = 0, size: int = CACHE_BYTES) -> list[slice]:
+    """The columns of rows [n, d] in blocks of about `size` bytes; on a CPU, whole cache lines and whole blocks of
+    compressed entries.
 
     `others` is the number of further rows that are mixed with these.
 
     >>> column_blocks(torch.zeros(1000, 40))
-    [slice(0, 48, None)]
+    [slice(0, 64, None)]
     """
     if rows.device.type != "cpu":
         return [slice(None)]
-    line = LINE_BYTES // rows.element_size()
-    most = max(CACHE_BYTES // (LINE_BYTES * (len(rows) + others)), LEAST_LINES)
+    line = max(LINE_BYTES // rows.element_size(), BLOCK)
+    most = max(size // (line * rows.element_size() * (len(rows) + others)), LEAST_LINES)
     return [slice(some.start * line, some.stop * line) for some in blocks(-(-rows.shape[1] // line), most)]

@@ -72,7 +72,12 @@ class NetworkMix:
             x = torch.logsumexp(terms + terms.new_tensor(weights).log()[:, None], dim=0)
         return x
 
-    def compressed(self, x: Tensor, compressor: Compressor, number: int, /) -> tuple[Tensor, Tensor]:
+    def by_columns(
+        self, combine: Combine, theta: Tensor, state: dict[str, Tensor], together: int | None, /
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        return combine(theta, state, self)
+
+    def compressed(self, x: Tensor, hat: Tensor, mixed: Tensor, compressor: Compressor, number: int, /) -> None:
         raise InputError(
             "compressed messages over a network: a lost message would spoil the copies that neighbours keep of each "
             f"other's models for good; use {named('compression', 'none')}"
