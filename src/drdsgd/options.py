@@ -420,6 +420,12 @@ EvalEvery = Annotated[int, Option("rounds between evaluations", _RUN, least=1, b
 Execution = Annotated[
     Literal["auto", "batched", "loop"], Option("how one process runs its devices: auto, batched or loop", _RUN)
 ]
+Matmul = Annotated[
+    Literal["mkl", "onednn"], Option("library of float32 matrix products on a CPU: mkl or onednn", _RUN)
+]
+Precision = Annotated[Literal["float32", "bfloat16"], Option(
+    "factors of products: float32, or bfloat16 with float32 models (faster where the processor has AVX512-BF16)", _RUN
+)]  # fmt: skip
 Threads = Annotated[int, Option("number of compute threads", _RUN, least=1, below=LIMIT)]
 
 

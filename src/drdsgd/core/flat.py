@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from drdsgd.errors import InputError, one_line
+from drdsgd.options import Precision
 from drdsgd.random import one_generator
 
 __all__ = ["Flat", "aligned"]
@@ -42,16 +43,21 @@ class Flat:
 
     The row holds the parameters that require a gradient, in the order of `named_parameters`. All other parameters,
     and all buffers, are constants that the devices share. Images reach the module in `memory_format`, which changes
-    its outputs by rounding only.
+    its outputs by rounding only. With the precision bfloat16, products round their factors, and outputs are float32.
 
     >>> flat = Flat(nn.Linear(3, 2))
     >>> flat.d, flat.row().shape
     (8, torch.Size([8]))
     """
 
-    def __init__(self, module: nn.Module, memory_format: torch.memory_format = torch.contiguous_format) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        precision: Precision = "float32",
+    ) -> None:
         self.module = module
-        self.memory_format = memory_format
+        self.memory_format, self.precision = memory_format, precision
         self._copies = threading.local()
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not parameters:
@@ -92,8 +98,12 @@ class Flat:
         # one copy per thread: `functional_call` puts the parameters into the module while it runs
         if not hasattr(self._copies, "module"):
             self._copies.module = copy.deepcopy(self.module)
-        output: Tensor = functional_call(self._copies.module, parameters, (x,))
-        return output
+        if self.precision == "float32":
+            output: Tensor = functional_call(self._copies.module, parameters, (x,))
+            return output
+        with torch.autocast(x.device.type, torch.bfloat16):
+            rounded: Tensor = functional_call(self._copies.module, parameters, (x,))
+        return rounded.float()
 
     def to_module(self, row: Tensor) -> nn.Module:
         """A new, ordinary module with the parameters of a row [d]."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from drdsgd.core.flat import Flat
+from drdsgd.core.kernels import onednn
 from drdsgd.errors import InputError, one_line
 from drdsgd.random import one_generator
 
@@ -87,7 +88,10 @@ def predict(flat: Flat, theta: Tensor, x: Tensor, execution: Execution = "batche
         rows = ({name: value[i] for name, value in parameters.items()} for i in range(len(theta)))
         return torch.stack([flat.apply(row, xi) for row, xi in zip(rows, x, strict=True)])
     layers = _fully_connected(flat)
-    return vmap(flat.apply)(parameters, x) if layers is None else _outputs(layers, parameters, x.flatten(2))[-1]
+    if layers is None:
+        return vmap(flat.apply)(parameters, x)
+    dtype = torch.bfloat16 if flat.precision == "bfloat16" else flat.dtype
+    return _outputs(layers, parameters, _weights(layers, parameters, dtype), x.flatten(2))[1]
 
 
 def choose_execution(flat: Flat, loss: Loss, x: Tensor, y: Tensor) -> Execution:
@@ -279,23 +283,39 @@ def _fully_connected(flat: Flat) -> list[_Layer] | None:
     return layers if layers and whole == flat.names and not layers[-1].relu else None
 
 
-def _outputs(layers: list[_Layer], parameters: dict[str, Tensor], x: Tensor) -> list[Tensor]:
-    """x [n, B, features] and the output of every layer, [n, B, out]."""
-    outputs = [x]
-    for layer in layers:
-        W = parameters[layer.weight].contiguous().mT  # [n, in, out]
+def _weights(layers: list[_Layer], parameters: dict[str, Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Every layer's weights [n, out, in] in this dtype."""
+    # oneDNN reads a transposed matrix faster if its rows are not far apart
+    if onednn() or dtype == torch.bfloat16:
+        return [parameters[layer.weight].to(dtype).contiguous() for layer in layers]
+    return [parameters[layer.weight] for layer in layers]
+
+
+def _outputs(
+    layers: list[_Layer], parameters: dict[str, Tensor], weights: list[Tensor], x: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """The input of every layer, [n, B, in], in the dtype of the weights, and the last layer's output [n, B, out]."""
+    inputs: list[Tensor] = []
+    for layer, W in zip(layers, weights, strict=True):
+        inputs.append(x.to(W.dtype))
         bias = None if layer.bias is None else parameters[layer.bias][:, None]
-        out = torch.bmm(outputs[-1], W) if bias is None else torch.baddbmm(bias, outputs[-1], W)
-        outputs.append(out.relu_() if layer.relu else out)
-    return outputs
+        if bias is None or W.dtype != bias.dtype:
+            x = torch.bmm(inputs[-1], W.mT).to(parameters[layer.weight].dtype)
+            x = x if bias is None else x.add_(bias)
+        else:
+            x = torch.baddbmm(bias, inputs[-1], W.mT)
+        x = x.relu_() if layer.relu else x
+    return inputs, x
 
 
 def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
     """Cross-entropy of a fully connected network: batched products over all devices, gradients in place."""
+    dtype = torch.bfloat16 if flat.precision == "bfloat16" else flat.dtype
 
     def forward(theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
         parameters = flat.views(theta)
-        *inputs, logits = _outputs(layers, parameters, x.flatten(2))
+        weights = _weights(layers, parameters, dtype)
+        inputs, logits = _outputs(layers, parameters, weights, x.flatten(2))
         log_p = logits.log_softmax(dim=-1)  # [n, B, C]
         losses = -log_p.gather(-1, y[..., None]).mean(dim=(1, 2))
 
@@ -306,14 +326,19 @@ def _by_hand(flat: Flat, layers: list[_Layer]) -> Forward:
             targets = flat.views(into)
             for number in reversed(range(len(layers))):
                 layer, inside = layers[number], inputs[number]
+                rounded = delta.to(dtype)
                 # before the weights change: `into` may be theta itself
-                before = torch.bmm(delta, parameters[layer.weight]) if number else delta
-                targets[layer.weight].baddbmm_(delta.mT, inside)
+                before = torch.bmm(rounded, weights[number]) if number else delta
+                if dtype == flat.dtype:
+                    targets[layer.weight].baddbmm_(rounded.mT, inside)
+                else:
+                    targets[layer.weight].add_(torch.bmm(rounded.mT, inside).to(flat.dtype))
                 if layer.bias is not None:
                     targets[layer.bias].add_(delta.sum(dim=1))
-                delta = before
+                delta = before.to(flat.dtype)
                 if number and layers[number - 1].relu:  # the ReLU's gradient is zero where its output is zero
-                    torch.ops.aten.threshold_backward.grad_input(delta, inside, 0, grad_input=delta)
+                    output = inside.to(flat.dtype)
+                    torch.ops.aten.threshold_backward.grad_input(delta, output, 0, grad_input=delta)
 
         return losses, backward
 

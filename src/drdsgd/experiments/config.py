@@ -33,6 +33,8 @@ __all__ = [
     "warning",
 ]
 
+# options that are newer than some records, with the values that these were made with
+_UNTIL_THEN = {"matmul": "mkl"}
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
 
@@ -68,6 +70,7 @@ class Experiment(Fields):
 
 def recorded(fields: Mapping[str, Any]) -> Experiment:
     """The experiment with the fields of a record, which need no code from outside: they are complete."""
+    fields = {**_UNTIL_THEN, **fields}
     if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
         return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
     return Experiment(**fields)

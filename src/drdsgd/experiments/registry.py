@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from drdsgd.core.kernels import fastest_matmul
 from drdsgd.errors import InputError, named, option, unknown
 from drdsgd.options import (
     Option,
@@ -37,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 FILE = Path(__file__).with_name("catalogue.json")
-RULES = {rule.words: rule for rule in (paper_step, paper_batch, adam_step, by_compression, all_cores)}
+RULES = {rule.words: rule for rule in (paper_step, paper_batch, adam_step, by_compression, all_cores, fastest_matmul)}
 KINDS: dict[str, type[Any]] = {"float": float, "int": int, "str": str, "bool": bool}
 Options = Mapping[str, Any]
 

@@ -232,7 +232,7 @@ def settings_of(e: Experiment, mean_samples: float | None = None) -> Settings:
     return Settings(
         rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
         reference=e.reference if mean_samples is None or e.reference == "uniform" else mean_samples,
-        execution=e.execution, threads=e.threads,
+        execution=e.execution, matmul=e.matmul, precision=e.precision, threads=e.threads,
     )  # fmt: skip
 
 

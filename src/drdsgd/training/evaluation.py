@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drdsgd.core.flat import Flat, aligned
 from drdsgd.core.gradients import Execution, predict
-from drdsgd.core.parallel import Each, blocks, one_thread
+from drdsgd.core.parallel import Each, blocks
 from drdsgd.data.devices import Devices
 from drdsgd.errors import Diverged, InputError
 from drdsgd.training.metrics import Metric, Metrics, Spread, accuracy
@@ -129,9 +129,12 @@ class Evaluator:
         self._features = run.data.test_features(run.site.batches.dtype)  # computed once for all evaluations
         self._found: Diverged | None = None  # until all processes compare what they found
 
-    @one_thread()
     def beginning(self) -> Progress:
         """The run before its first round, evaluated."""
+        with self.run.computing():
+            return self._beginning()
+
+    def _beginning(self) -> Progress:
         play, site, n = self.run.play, self.run.site, self.run.data.K
         state = play.begin(aligned(site.flat.row().expand(n, -1)))
         loss = torch.cat([site.forward(state.theta[some], *site.batches(0, some))[0] for some in site.parts_of(n)])

@@ -19,7 +19,6 @@ from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.core.gradients import Loss
 from drdsgd.core.method import Method
-from drdsgd.core.parallel import one_thread
 from drdsgd.data.devices import Devices
 from drdsgd.data.pairs import OwnData
 from drdsgd.errors import InputError
@@ -77,6 +76,8 @@ def train(
     loss: Loss | None = None,
     metric: Metric | None = None,
     execution: Execution = Settings.execution,
+    matmul: Matmul = Settings.matmul,
+    precision: Precision = Settings.precision,
     threads: Threads = Settings.threads,
 ) -> Result:
     """Train a model over a graph of devices.
@@ -95,7 +96,7 @@ def train(
     """
     settings = Settings(
         rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, reference=reference, loss=loss,
-        metric=metric, execution=execution, threads=threads,
+        metric=metric, execution=execution, matmul=matmul, precision=precision, threads=threads,
     )  # fmt: skip
     run = prepare(model, devices, graph, algorithm, settings)
     metrics = []
@@ -120,6 +121,8 @@ def trajectory(
     loss: Loss | None = None,
     metric: Metric | None = None,
     execution: Execution = Settings.execution,
+    matmul: Matmul = Settings.matmul,
+    precision: Precision = Settings.precision,
     threads: Threads = Settings.threads,
     start: Progress | None = None,
     ranks: Ranks | None = None,
@@ -136,6 +139,8 @@ def trajectory(
       error for floats).
     - `metric`: what evaluations measure (default: accuracy for classes, absolute error for floats).
     - `execution`: "batched" computes devices together, "loop" one after the other; "auto" chooses the faster.
+    - `matmul`: the library of float32 products on a CPU, "mkl" or "onednn"; the default is the processor's faster one.
+    - `precision`: "bfloat16" rounds the factors of products; models and steps stay float32.
     - `threads`: number of threads that work on blocks of devices (default: as many as torch uses).
     - `start`: continue a run from this point.
     - `ranks`: the processes that share the devices, if there are several. `devices` and `start` are then those of this
@@ -147,7 +152,7 @@ def trajectory(
     """
     settings = Settings(
         rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, reference=reference, loss=loss,
-        metric=metric, execution=execution, threads=threads,
+        metric=metric, execution=execution, matmul=matmul, precision=precision, threads=threads,
     )  # fmt: skip
     return steps(prepare(model, devices, graph, algorithm, settings, ranks), start, agree_every)
 
@@ -158,7 +163,6 @@ def steps(run: Prepared, start: Progress | None = None, agree_every: int | None 
     evaluator = Evaluator(run)
     first = evaluator.beginning() if start is None else run.resumed(start)
 
-    @one_thread()
     def advance(progress: Progress) -> Progress:
         begun = time.perf_counter()
         state, info = run.play.round(progress.state)
@@ -173,7 +177,8 @@ def steps(run: Prepared, start: Progress | None = None, agree_every: int | None 
         if start is None:
             yield progress
         while progress.state.t < rounds:
-            progress = advance(progress)
+            with run.computing():
+                progress = advance(progress)
             yield progress
 
     return all_rounds()  # a generator of its own: what is above happens at once

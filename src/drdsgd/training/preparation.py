@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -10,14 +11,15 @@ import networkx as nx
 import torch
 from torch import Tensor, nn
 
-from drdsgd.core import gradients
+from drdsgd.core import gradients, kernels
 from drdsgd.core.composition import Setting
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.core.gradients import Loss
+from drdsgd.core.kernels import fastest_matmul
 from drdsgd.core.method import Method, Play, Site
 from drdsgd.core.objectives import LocalDevices
-from drdsgd.core.parallel import blocks, each_of
+from drdsgd.core.parallel import blocks, each_of, one_thread
 from drdsgd.core.round import State
 from drdsgd.data.batches import Batches
 from drdsgd.data.devices import Devices
@@ -28,6 +30,8 @@ from drdsgd.options import (
     BatchSize,
     EvalEvery,
     Execution,
+    Matmul,
+    Precision,
     Reference,
     Rounds,
     Rule,
@@ -60,6 +64,8 @@ class Settings:
     loss: Loss | None = None
     metric: Metric | None = None
     execution: Execution = "auto"
+    matmul: Matmul = fastest_matmul
+    precision: Precision = "float32"
     threads: Threads = all_cores
 
     def __post_init__(self) -> None:
@@ -74,7 +80,8 @@ class Settings:
         if isinstance(size, Rule):
             size = size.of({"devices": K, "rounds": self.rounds})
         threads = torch.get_num_threads() if isinstance(self.threads, Rule) else self.threads
-        return replace(self, batch_size=size, threads=threads)
+        matmul = self.matmul.of({}) if isinstance(self.matmul, Rule) else self.matmul
+        return replace(self, batch_size=size, threads=threads, matmul=matmul)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,12 @@ class Prepared:
     metric: Metric
     site: Site
     play: Play
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Within the block, torch computes as this run does; the caller's own settings are restored."""
+        with one_thread(), kernels.products(self.settings.matmul):
+            yield
 
     def consensus(self, state: State) -> nn.Module:
         """The common model, as a separate module; a collective operation if there are several processes."""
@@ -142,7 +155,8 @@ def prepare(
             f"the graph has {len(ranks.rows)} nodes but there are data for {data.K} devices: give one entry per node"
         )
     algorithm.check(mixing, ranks.size)
-    flat = Flat(model)
+    flat = Flat(model, precision=settings.precision)
+    kernels.check(settings.matmul, settings.precision, str(flat.dtype).removeprefix("torch."), flat.device.type)
     data = data.to(flat.device, flat.dtype)
     metric = settings.metric or (accuracy() if data.classes else absolute_error())
     site = _site(flat, data, mixing, ranks, metric, settings)
@@ -169,7 +183,7 @@ def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metri
     metric.check(outputs, y.flatten(0, 1))
     execution = gradients.choose_execution(flat, loss, x, y) if settings.execution == "auto" else settings.execution
     if execution == "loop":
-        flat = Flat(flat.module, gradients.choose_memory_format(flat, x.flatten(0, 1)))
+        flat = Flat(flat.module, gradients.choose_memory_format(flat, x.flatten(0, 1)), settings.precision)
     most = 1 if execution == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
 
     def parts_of(n: int) -> list[slice]:
