@@ -168,14 +168,34 @@ def test_what_is_drawn_depends_on_seed_and_round_alone() -> None:
 
 
 @every
-def test_encoding_leaves_x_as_it_is(row: Row) -> None:
-    x = torch.randn(3, 300)
+@pytest.mark.parametrize("d", [300, 320])
+def test_encoding_leaves_x_as_it_is(row: Row, d: int) -> None:
+    x = torch.randn(3, d)
     before = x.clone()
     found = sent(row.Q, x)
     assert torch.equal(x, before)
     # and later changes of x do not change what was decoded
-    sent(row.Q, torch.randn(3, 300))
+    sent(row.Q, torch.randn(3, d))
     assert torch.equal(found, sent(row.Q, before))
+
+
+@every
+@given(messages(), st.integers(0, 1000))
+def test_where_nothing_is_sent_the_result_has_the_same_bits(row: Row, x: Tensor, t: int) -> None:
+    """Also the signs of zeros; and its size is that of the message that would travel."""
+    expected = sent(row.Q, x, t)
+    size = row.Q.apply_to(x, t)
+    bits = torch.int32 if x.dtype == torch.float32 else torch.int64
+    assert torch.equal(x.view(bits), expected.view(bits))
+    assert size == row.bytes(x.shape[1], x.element_size())
+
+
+@every
+@given(messages(), st.integers(0, 1000))
+def test_entries_are_compressed_apart_where_it_says_so(row: Row, x: Tensor, t: int) -> None:
+    if (unit := row.Q.together) is not None:
+        parts = [sent(row.Q, part, t) for part in x.split(unit, dim=1)]
+        assert torch.equal(torch.cat(parts, dim=1), sent(row.Q, x, t))
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -17,7 +17,7 @@ app = typer.Typer(help="Real devices: a network of peers, over mutual TLS.", no_
 
 
 @app.command("init")
-@experiment_options(without=["data_dir", "device", "threads"])
+@experiment_options(without=["data_dir", "device", "matmul", "threads"])
 def network_init(
     out: Annotated[Path, typer.Option("--out", help="output folder of the deployment")],
     hosts: Annotated[

@@ -167,8 +167,7 @@ def quantized(bits: int) -> Compressor:
         return scale
 
     def encode(x: Tensor, t: int) -> Parts:
-        whole = torch.nn.functional.pad(x, (0, -x.shape[1] % BLOCK))
-        blocks = (whole.clone() if whole is x else whole).unflatten(1, (-1, BLOCK))
+        blocks = torch.nn.functional.pad(x, (0, -x.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))  # a copy
         scale = rounded(blocks)
         codes = blocks.flatten(1)
         codes = codes[:, : -(-x.shape[1] // per_byte) * per_byte].unflatten(1, (-1, per_byte))

@@ -27,7 +27,7 @@ from drdsgd.options import LIMIT
 __all__ = ["Cell", "Study", "compare", "extended", "load", "resumed"]
 
 # options that no algorithm of a comparison may set for itself: seeds are paired, and all runs share the threads
-_SHARED = ("algorithm", "seed", "threads")
+_SHARED = ("algorithm", "seed", "threads", "matmul")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,13 @@ def compare(
         # continue with more or fewer runs at the same time
         plan = study.cells(out)
         runs = len(plan) if all(map(_in_a_process, plan)) else 1
-        study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
+        # and its library of products: the first experiment has this machine's
+        of_machine = {"threads": max(1, budget // max(1, runs)), "matmul": plan[0].experiment.matmul} if plan else {}
+        study = replace(study, options={**of_machine, **study.options})
+    elif (out / "study.toml").exists():  # it goes on with the library that its first runs had
+        known = config.UNTIL_THEN | load(out / "study.toml").options
+        missing = {name: known[name] for name in config.UNTIL_THEN if name not in study.options}
+        study = replace(study, options={**study.options, **missing})
     cells = study.cells(out)
     unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
     jobs = [(cell.experiment, cell.path) for cell in unfinished]
@@ -207,10 +213,11 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
         if not given:
             raise InputError(f"{named('algorithm', spec)}: '{assignment}' has no value; write {key.strip()}=VALUE")
         texts[key.strip().replace("-", "_")] = text
-    if "threads" in texts:
-        text = texts["threads"].strip()
-        number = int(text) if text.isdecimal() else text
-        raise InputError(f"{named('algorithm', spec)}: all runs share the threads; give {named('threads', number)}")
+    for name in ("threads", "matmul"):
+        if name in texts:
+            text = texts[name].strip()
+            value = int(text) if text.isdecimal() else text
+            raise InputError(f"{named('algorithm', spec)}: all runs share the {name}; give {named(name, value)}")
     known = {name: one for name, one in OPTIONS.items() if name not in _SHARED}
     for kind in ("objective", "optimizer"):  # functions from outside have options of their own
         known |= registry.outside(kind, texts.get(kind, shared.get(kind, "")))

@@ -22,6 +22,7 @@ from drdsgd.experiments.registry import OPTIONS
 from drdsgd.options import Parameter, Rule, all_cores, defaults
 
 __all__ = [
+    "UNTIL_THEN",
     "Experiment",
     "check_dataset",
     "default_threads",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 # options that are newer than some records, with the values that these were made with
-_UNTIL_THEN = {"matmul": "mkl"}
+UNTIL_THEN = {"matmul": "mkl"}
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
 
@@ -70,7 +71,7 @@ class Experiment(Fields):
 
 def recorded(fields: Mapping[str, Any]) -> Experiment:
     """The experiment with the fields of a record, which need no code from outside: they are complete."""
-    fields = {**_UNTIL_THEN, **fields}
+    fields = {**UNTIL_THEN, **fields}
     if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
         return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
     return Experiment(**fields)
@@ -102,7 +103,7 @@ def _of_record(file: Path, name: str | None) -> dict[str, Any]:
             for line in [lines.read()] if name is None else lines:
                 record = json.loads(line)
                 if name is None or record["name"] == name:
-                    return dict(record["config"])
+                    return {**UNTIL_THEN, **record["config"]}
     except (ValueError, KeyError, TypeError, EOFError, lzma.LZMAError) as error:
         raise InputError(f"{file} is not the record of a run: {one_line(error)}") from None
     raise InputError(

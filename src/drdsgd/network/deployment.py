@@ -201,7 +201,7 @@ def make(
         )
     graph, deployment = make_graph(e), secrets.token_hex(8)
     authority = certificates.make_authority(deployment, AUTHORITY_DAYS + 1)
-    fields = e.model_dump(exclude_none=True, exclude={"threads"})
+    fields = e.model_dump(exclude_none=True, exclude={"threads", "matmul"})
     if own_data:
         fields["dataset"] = "data"
     elif e.dataset not in DATASETS:

@@ -305,7 +305,7 @@ def _data(device: Device, e: Experiment, folder: Path) -> tuple[Devices, float]:
 
 def _digest(device: Device, e: Experiment, flat: Flat) -> bytes:
     """A digest that is equal on all devices of a run: of the deployment, the experiment, the graph, the first model."""
-    own = (*OF_A_MACHINE, "dataset", "device", "execution")
+    own = (*OF_A_MACHINE, "dataset", "device", "execution", "matmul")
     said = {name: value for name, value in device.experiment.items() if name not in own}
     edges = sorted(sorted(map(int, edge)) for edge in make_graph(e).edges)
     alike = [device.deployment, device.staleness, device.own_data, device.classes, device.mean_samples, edges, said]

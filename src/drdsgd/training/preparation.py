@@ -42,6 +42,7 @@ from drdsgd.options import (
     parameters,
 )
 from drdsgd.topology.mixing import Mixing, metropolis
+from drdsgd.training import memory
 from drdsgd.training.algorithms import algorithm as by_name
 from drdsgd.training.metrics import Metric, absolute_error, accuracy
 from drdsgd.training.progress import Progress
@@ -160,7 +161,10 @@ def prepare(
     data = data.to(flat.device, flat.dtype)
     metric = settings.metric or (accuracy() if data.classes else absolute_error())
     site = _site(flat, data, mixing, ranks, metric, settings)
-    return Prepared(settings, algorithm, mixing, data, ranks, metric, site, algorithm.start(site))
+    play = algorithm.start(site)
+    if flat.device.type == "cpu":
+        memory.check(play.begin(flat.row()[None]), data.K)
+    return Prepared(settings, algorithm, mixing, data, ranks, metric, site, play)
 
 
 def _kind(model: nn.Module) -> str:

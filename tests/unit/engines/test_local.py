@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from drdsgd.core.compression import Compressor, no_compression, quantized, random_k, top_k
-from drdsgd.engines.local import LocalEngine
+from drdsgd.core.optimizers import OPTIMIZERS
+from drdsgd.engines import local
+from drdsgd.engines.local import LocalEngine, LocalMix
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import Mixing, metropolis, metropolis_matrix, repeated
 
@@ -118,21 +120,51 @@ MESSAGES: dict[str, tuple[Compressor, int]] = {
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS.keys())
 @pytest.mark.parametrize(("compressor", "size"), MESSAGES.values(), ids=MESSAGES.keys())
 def test_compressed_messages(compressor: Compressor, size: int, graph: nx.Graph) -> None:
-    """Q(x) and W Q(x); only the compressed size of a row is counted."""
+    """hat grows by Q(x - hat), and mixed by W Q(x - hat); only the compressed size of a row is counted."""
     K, links, t = graph.number_of_nodes(), 2 * graph.number_of_edges(), 5
-    x = torch.randn(K, 300, generator=torch.Generator().manual_seed(0))
+    x, hat, mixed = torch.randn(3, K, 300, generator=torch.Generator().manual_seed(0))
     before = x.clone()
     engine = LocalEngine(metropolis(graph), torch.float32)
     mix = engine.mix(t)
     mix(x[:, 0])
-    own, mixed = mix.compressed(x, compressor, t)
-    assert torch.equal(x, before)
-    assert torch.equal(own, compressor.decode(compressor.encode(x, t), 300, t))
-    assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
+
+    def exchange(mix: LocalMix, number: int) -> None:
+        sent = compressor.decode(compressor.encode(x - hat, number), 300, number)
+        own, others = hat + sent, mixed + engine.mix(t)(sent)
+        mix.compressed(x, hat, mixed, compressor, number)
+        assert torch.equal(x, before)
+        assert torch.equal(hat, own)
+        assert torch.allclose(mixed, others, rtol=0, atol=1e-6)
+
+    exchange(mix, t)
     assert mix.floats_sent == links * (1 + size)
     twice = LocalEngine(repeated(metropolis(graph), 2), torch.float32).mix(t)
     for number in (3, 4):  # each applies W once, with its own draw
-        own, mixed = twice.compressed(x, compressor, number)
-        assert torch.equal(own, compressor.decode(compressor.encode(x, number), 300, number))
-        assert torch.allclose(mixed, engine.mix(t)(own), rtol=0, atol=1e-6)
+        exchange(twice, number)
     assert twice.floats_sent == 2 * links * size
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_combining_by_columns_is_combining(name: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, with the same number of floats sent, whatever the number of columns in a block."""
+    graph, d = GRAPHS["sparse"], 300
+    engine = LocalEngine(repeated(metropolis(graph), steps), torch.float32)
+    made = OPTIMIZERS[name].make(eta=0.1)
+    theta = torch.randn(graph.number_of_nodes(), d, generator=torch.Generator().manual_seed(0))
+    state = made.init(theta)
+    for value in state.values():
+        value.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(1))
+    whole = engine.mix(2)
+    expected, after = made.combine(theta.clone(), {key: value.clone() for key, value in state.items()}, whole)
+
+    monkeypatch.setattr(local, "COMBINED_BYTES", 1)  # as few columns as there may be
+    blocks = []
+    combine = lambda theta, *rest: blocks.append(theta.shape[1]) or made.combine(theta, *rest)  # noqa: E731
+    mix = engine.mix(2)
+    found, now = mix.by_columns(combine, theta, state, made.together)
+    assert len(blocks) == (1 if made.together is None else 3)
+    assert torch.equal(found, expected)
+    assert now.keys() == after.keys()
+    assert all(torch.equal(now[key], after[key]) for key in now)
+    assert mix.floats_sent == whole.floats_sent

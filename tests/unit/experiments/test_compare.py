@@ -171,7 +171,7 @@ def test_threads_are_shared_by_all_runs(
 def test_a_study_goes_on_with_the_threads_that_its_runs_have(
     tmp_path: Path, at_once: list[int], threads: int, runs: int
 ) -> None:
-    stored = plan(rounds=1, threads=2).to_toml()
+    stored = plan(matmul="mkl", rounds=1, threads=2).to_toml()
     (tmp_path / "study.toml").write_text(stored)
     assert drdsgd("compare", "--resume", "--threads", str(threads), "--out", tmp_path).status == 0
     assert at_once == [runs] and (tmp_path / "study.toml").read_text() == stored
@@ -330,9 +330,9 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_comparison_is_continued_in_python_with_its_folder_alone(tmp_path: Path) -> None:
-    first = compare(plan(seeds=(0,)), tmp_path, threads=1)
+    first = compare(plan(seeds=(0,), matmul="mkl"), tmp_path, threads=1)
     stored = study.resumed(tmp_path)
-    assert stored == plan(seeds=(0,))
+    assert stored == plan(seeds=(0,), matmul="mkl")
     before = stamps(tmp_path)
     more = compare(study.resumed(tmp_path, ["dr-dsgd:mu=3"], [5]), tmp_path, resume=True, threads=1)
     assert before.items() <= stamps(tmp_path).items()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from drdsgd.core.kernels import fastest_matmul
 from drdsgd.core.compression import COMPRESSIONS
 from drdsgd.core.schedules import SCHEDULES
 from drdsgd.errors import InputError, unknown
@@ -54,7 +55,7 @@ def test_the_help_says_the_true_default(name: str) -> None:
     default = getattr(Experiment(**relevant(name)), name)
     special: dict[str, Any] = {
         "none": None, "all cores": default, "sqrt(K T)": 55, "sqrt(K / T)": (10 / 300) ** 0.5, "all": None,
-        "metropolis": None, "0.8, less for 2 bits, top and random": 0.8,
+        "onednn on AMD with AVX-512, else mkl": fastest_matmul.of({}), "metropolis": None, "0.8, less for 2 bits, top and random": 0.8,
     }  # fmt: skip
     if name in ("local_steps", "gossip_steps", "mu_schedule"):
         special |= {"1": None, "constant": None}  # not set, so that the experiment has one description
