@@ -21,6 +21,7 @@ from drdsgd.core.optimizers import COPIES, OPTIMIZERS, GossipOptimizer
 from drdsgd.core.parallel import Each, column_sums
 from drdsgd.core.parts import Part
 from drdsgd.core.round import State, init, make_round
+from drdsgd.core.schedules import highest
 from drdsgd.errors import InputError, named
 from drdsgd.options import GossipSteps, LocalSteps, Parameter, WeightDecay, parameters
 from drdsgd.topology.mixing import Mixing, with_steps
@@ -132,7 +133,7 @@ def compose(
         step = _made(optimizer, GossipOptimizer, taken(optimizer.parameters))
         # Adam scales its steps, whatever the size of eta
         if chosen["weight_decay"] is not None and "second_momentum" not in steps:
-            _check_decay(chosen["weight_decay"], chosen.get("eta"))
+            _check_decay(chosen["weight_decay"], highest(chosen["eta"]) if "eta" in chosen else None)
         return composed(weigh, step, **taken(SHARED))
 
     first = {key: steps[key] for key in ("eta",) if key in steps}
@@ -149,8 +150,8 @@ def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
     return made
 
 
-def _check_decay(decay: float, eta: object) -> None:
-    if isinstance(eta, float) and decay * eta >= 1:
+def _check_decay(decay: float, eta: float | None) -> None:
+    if eta is not None and decay * eta >= 1:
         raise InputError(
             f"{named('weight_decay', decay)}: times eta {eta:g} it must be below 1, or a step erases the model; "
             "0.0001 is usual"

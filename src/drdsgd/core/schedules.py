@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from drdsgd.errors import InputError, named, positive, unknown, whole
 from drdsgd.options import Rule
 
-__all__ = ["SCHEDULES", "Schedule", "cosine", "exponential", "linear", "said", "schedule_of", "spelled", "warmup"]
+__all__ = ["SCHEDULES", "Schedule", "cosine", "exponential", "highest", "linear", "said", "schedule_of", "spelled", "warmup"]
 
 Schedule = Callable[[int], float]
 SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")
@@ -17,10 +17,11 @@ SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")
 
 @dataclass(frozen=True)
 class _Named:
-    """A schedule with a description, for the model card."""
+    """A schedule with a description, for the model card, and its largest value."""
 
     at: Schedule
     words: str
+    top: float
 
     def __call__(self, t: int) -> float:
         return self.at(t)
@@ -37,6 +38,17 @@ def said(value: float | Schedule) -> str:
     return f"{value(0):.4g} at first, then your own schedule" if callable(value) else f"{value:.4g}"
 
 
+def highest(value: float | Schedule) -> float | None:
+    """The largest value of a number or a schedule; the first of a schedule of your own; None of a rule.
+
+    >>> highest(0.25), highest(warmup(0.4, T=60)), highest(lambda t: 0.5 / (t + 1))
+    (0.25, 0.4, 0.5)
+    """
+    if isinstance(value, _Named | Rule):
+        return value.top if isinstance(value, _Named) else None
+    return value(0) if callable(value) else value
+
+
 def linear(start: float, T: int, end: float = 0.0) -> Schedule:
     """A straight line from `start` at round 0 to `end * start` at round T.
 
@@ -45,7 +57,7 @@ def linear(start: float, T: int, end: float = 0.0) -> Schedule:
     """
     start, T, end = positive("start", start), whole("T", T), _part(end)
     words = f"{start:.4g}, linear to {end * start:.4g} in {T} rounds"
-    return _Named(lambda t: start * (1 - (1 - end) * min(t / T, 1.0)), words)
+    return _Named(lambda t: start * (1 - (1 - end) * min(t / T, 1.0)), words, start)
 
 
 def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
@@ -56,7 +68,7 @@ def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
     """
     start, T, end = positive("start", start), whole("T", T), _part(end)
     words = f"{start:.4g}, cosine to {end * start:.4g} in {T} rounds"
-    return _Named(lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2), words)
+    return _Named(lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2), words, start)
 
 
 def exponential(start: float, decay: float) -> Schedule:
@@ -68,7 +80,7 @@ def exponential(start: float, decay: float) -> Schedule:
     start = positive("start", start)
     if not 0 < decay <= 1:
         raise InputError(f"decay must be in (0, 1]: {decay:g}; 0.99 halves in 69 rounds")
-    return _Named(lambda t: start * decay**t, f"{start:.4g}, multiplied by {decay:g} in every round")
+    return _Named(lambda t: start * decay**t, f"{start:.4g}, multiplied by {decay:g} in every round", start)
 
 
 def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
@@ -83,7 +95,7 @@ def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
             f"part must be in (0, 1): {part:g}; it is the share of the rounds in which the value rises, 0.1 is usual"
         )
     words = f"linear up to {top:.4g} in the first {100 * part:g} % of {T} rounds, then linear to 0"
-    return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words)
+    return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words, top)
 
 
 def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:

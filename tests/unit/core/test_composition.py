@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,27 @@ def test_a_step_size_of_adam_follows_the_model() -> None:
     assert made.later is not None
     etas = [made.later(Setting(4, 16, 0, model)).eta for model in ("mlp:8", "logistic", "cnn", "my:net")]
     assert etas == ["0.01", "0.01", "0.0025", "0.0025"]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine:0.1", "exponential:0.5", "warmup"])
+@pytest.mark.parametrize(
+    ("name", "option", "says"),
+    [("dsgd", "weight_decay", "or a step erases the model"), ("ditto", "pull", "or personal models diverge")],
+)
+def test_a_schedule_hides_no_step_that_is_too_long(name: str, option: str, says: str, schedule: str) -> None:
+    """Its largest step counts. It is known with the setting, and for a schedule in Python at once."""
+    setting = Setting(devices=4, rounds=40)
+    make = function_of(name)
+
+    def ready(value: float) -> Any:
+        return make(eta=0.1, eta_schedule=schedule, **{option: value}).later(setting)
+
+    message(lambda: ready(30.0), f"{option}=30.0: times eta 0.1 it must be below ")
+    assert says in message(lambda: ready(30.0))
+    ready(9.0)
+    for eta in (schedules.spelled("eta", 0.1, schedule, 40), lambda t: 0.1 / (t + 1)):
+        assert says in message(partial(make, eta=eta, **{option: 30.0}))
+        make(eta=eta, **{option: 9.0})
 
 
 def test_an_algorithm_is_checked_when_its_setting_is_known() -> None:
