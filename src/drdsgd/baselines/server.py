@@ -188,6 +188,7 @@ class ServerAlgorithm:
     """makes the same algorithm with nothing left open (see `composition`)"""
     has_server: ClassVar[Literal[True]] = True
     cures: ClassVar[str] = "try a smaller eta"
+    keeps: ClassVar[str] = ""
 
     def check(self, mixing: Mixing, processes: int = 1) -> None:
         """Accept every mixing, because the graph is not used; refuse several processes."""

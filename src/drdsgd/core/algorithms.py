@@ -58,11 +58,16 @@ class Algorithm:
     @property
     def cures(self) -> str:
         """What to try if a run diverges."""
-        smaller = "try a smaller eta or gamma" if COPIES in self.optimizer.keeps else "try a smaller eta"
+        smaller = "try a smaller eta or gamma" if COPIES in self.keeps else "try a smaller eta"
         if self.objective.gossips:  # its weights are bounded, so the steps are too long
             return f"{smaller}, or {named('weight_cap', 2)}, or a lower cap if there is one"
         normalized = named("weights", "normalized")
         return f"{smaller}, or for DR-DSGD a larger mu, {named('loss_clip')} or {normalized}"
+
+    @property
+    def keeps(self) -> str:
+        """What a lost message would destroy."""
+        return self.optimizer.keeps
 
     def check(self, mixing: Mixing, processes: int = 1) -> None:
         """Refuse a mixing that the optimizer or the objective cannot use."""

@@ -97,6 +97,11 @@ class Method(Protocol):
         ...
 
     @property
+    def keeps(self) -> str:
+        """What a lost message would destroy, in words; empty if the algorithm tolerates lost messages."""
+        ...
+
+    @property
     def later(self) -> Callable[[Setting], Method] | None:
         """Makes the same algorithm with nothing left open, if something depends on the run (see `composition`)."""
         ...

@@ -13,6 +13,7 @@ from torch import nn
 
 from drdsgd import models
 from drdsgd.core.composition import Setting
+from drdsgd.core.method import Method
 from drdsgd.data import devices, files, sources
 from drdsgd.data.dealing import dealt as deal_by_name
 from drdsgd.data.devices import Devices
@@ -160,15 +161,15 @@ def gossip_of(e: Experiment, graph: nx.Graph) -> Mixing:
     return with_steps(make_mixing(e, graph), e.gossip_steps, e.local_steps)
 
 
-def make_algorithm(e: Experiment) -> Any:
+def make_algorithm(e: Experiment) -> Method:
     """The algorithm with the experiment's options."""
     parts = {kind: getattr(e, kind) for kind in ("objective", "optimizer") if getattr(e, kind) is not None}
     made = constructor(e.algorithm, **{kind: _part(kind, name) for kind, name in parts.items()})
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"{named('clients', e.clients)}: there are only {e.devices} devices; leave it out for all")
     chosen = {name: value for name in made.options if (value := getattr(e, name, None)) is not None}
-    algorithm = made(**chosen)
-    return algorithm.later(Setting(e.devices, e.rounds, e.seed, e.model))
+    algorithm: Method = made(**chosen).later(Setting(e.devices, e.rounds, e.seed, e.model))
+    return algorithm
 
 
 def _part(kind: str, name: str) -> Any:

@@ -71,7 +71,7 @@ def test_all_options_are_in_the_signatures_with_the_same_defaults() -> None:
 class Alone:
     """Every device trains alone, without gossip and without a server: a `Method` that is none of the package's."""
 
-    name, eta, has_server, cures, later = "each alone", "0.5", False, "try to talk", None
+    name, eta, has_server, cures, keeps, later = "each alone", "0.5", False, "try to talk", "", None
 
     def over(self, mixing: Mixing) -> Mixing:
         return mixing
