@@ -184,8 +184,8 @@ class ServerAlgorithm:
     common: Callable[[State], Tensor]
     name: str = "your server"
     eta: str = ""
-    later: Callable[[Setting], ServerAlgorithm] | None = None
-    """makes the same algorithm with nothing left open (see `composition`)"""
+    resolve: Callable[[Setting], ServerAlgorithm] | None = None
+    """makes the same algorithm with all defaults resolved (see `composition`)"""
     has_server: ClassVar[Literal[True]] = True
     cures: ClassVar[str] = "try a smaller eta"
     keeps: ClassVar[str] = ""

@@ -37,8 +37,8 @@ class Algorithm:
     """What to minimise, and how: any objective works with any optimizer. It is a `Method` without a server.
 
     `name` and `eta` are texts for messages and the model card. Devices average with their neighbours `gossip_steps`
-    times in a round, and only in every `local_steps`-th round. `later` makes the same algorithm with nothing left open
-    (see `composition`).
+    times in a round, and only in every `local_steps`-th round. `resolve` makes the same algorithm with all defaults
+    resolved (see `composition`).
 
     >>> from drdsgd.core import objectives, optimizers
     >>> Algorithm(objectives.kl_dro(mu=6), optimizers.dsgd(0.1)).has_server
@@ -52,7 +52,7 @@ class Algorithm:
     eta: str = ""
     local_steps: int | None = None
     gossip_steps: int | None = None
-    later: Callable[[Setting], Algorithm] | None = None
+    resolve: Callable[[Setting], Algorithm] | None = None
     has_server: ClassVar[Literal[False]] = False
 
     @property
@@ -147,7 +147,7 @@ def compose(
 
 
 def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
-    """The objective or optimizer of a part, which may be a function from outside."""
+    """The objective or optimizer of a part, which may be your own function."""
     made = part.make(**options)
     if not isinstance(made, kind):
         home = kind.__module__.replace(".core.", ".")

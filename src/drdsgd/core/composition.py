@@ -1,9 +1,9 @@
-"""Constructors of algorithms: their options with their defaults, and what becomes of them.
+"""Constructors of algorithms: options, defaults, and how the algorithm is built.
 
 A constructor is called with options. It fills in the defaults of the algorithm and of its parts, and builds. A default
 that depends on the number of devices or rounds (a `Rule`), a schedule in words and the seed of a compressor are known
-only when training begins. So an algorithm that was made by a constructor has a function `later`: the loop calls it with
-the `Setting`, and gets the same algorithm with nothing left open.
+only when training begins. So an algorithm that was made by a constructor has a function `resolve`: the loop calls it
+with the `Setting`, and gets the same algorithm with all defaults resolved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
     model: str = "mlp"
 
 
-# what a constructor makes: a frozen dataclass with the fields name, eta and later
+# what a constructor makes: a frozen dataclass with the fields name, eta and resolve
 A = TypeVar("A")
 
 
@@ -135,9 +135,9 @@ class Constructor(Generic[A]):
             told = {key: chosen[key] for key in SCHEDULED.values() if chosen.get(key) is not None}
             found = scheduled(chosen, setting, **told)
             made = self.build(found)
-            later = make if setting is None else None
-            eta = schedules.said(found["eta"]) if "eta" in found else ""  # an optimizer from outside may have none
-            return replace(made, name=name, eta=eta, later=later)  # type: ignore[type-var]  # a frozen dataclass
+            resolve = make if setting is None else None
+            eta = schedules.said(found["eta"]) if "eta" in found else ""  # your own optimizer may have none
+            return replace(made, name=name, eta=eta, resolve=resolve)  # type: ignore[type-var]  # a frozen dataclass
 
         return make(None)
 

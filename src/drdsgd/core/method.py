@@ -1,4 +1,4 @@
-"""What a run needs of an algorithm, and what it gives to one: the same for gossip and for methods with a server.
+"""The interface between a run and an algorithm: the same for gossip and for methods with a server.
 
 A run checks a `Method` and starts it at a `Site`, which gives a `Play`. The training loop, the model card and the
 network know an algorithm only through this protocol. `core.algorithms.Algorithm` and `baselines.ServerAlgorithm` fulfil
@@ -102,8 +102,8 @@ class Method(Protocol):
         ...
 
     @property
-    def later(self) -> Callable[[Setting], Method] | None:
-        """Makes the same algorithm with nothing left open, if something depends on the run (see `composition`)."""
+    def resolve(self) -> Callable[[Setting], Method] | None:
+        """Makes the same algorithm with all defaults resolved, if any depend on the run (see `composition`)."""
         ...
 
     def over(self, mixing: Mixing) -> Mixing:

@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from drdsgd.errors import InputError, named, positive, unknown, whole
 from drdsgd.options import Rule
 
-__all__ = ["SCHEDULES", "Schedule", "cosine", "exponential", "highest", "linear", "said", "schedule_of", "spelled", "warmup"]
+__all__ = [
+    "SCHEDULES",
+    "Schedule",
+    "cosine",
+    "exponential",
+    "highest",
+    "linear",
+    "said",
+    "schedule_of",
+    "spelled",
+    "warmup",
+]
 
 Schedule = Callable[[int], float]
 SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")

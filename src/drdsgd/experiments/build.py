@@ -28,7 +28,7 @@ from drdsgd.topology.mixing import Mixing, mixing_of, with_steps
 from drdsgd.training.algorithms import constructor
 
 __all__ = [
-    "dealt", "gossip_of", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model",
+    "dealt", "gossip_of", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model", "options_of",
     "with_random_labels",
 ]  # fmt: skip
 
@@ -168,7 +168,7 @@ def make_algorithm(e: Experiment) -> Method:
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"{named('clients', e.clients)}: there are only {e.devices} devices; leave it out for all")
     chosen = {name: value for name in made.options if (value := getattr(e, name, None)) is not None}
-    algorithm: Method = made(**chosen).later(Setting(e.devices, e.rounds, e.seed, e.model))
+    algorithm: Method = made(**chosen).resolve(Setting(e.devices, e.rounds, e.seed, e.model))
     return algorithm
 
 

@@ -24,7 +24,7 @@ from drdsgd.data.sources import SOURCES
 from drdsgd.errors import InputError
 from drdsgd.experiments.fields import FIELDS
 from drdsgd.files import write_text
-from drdsgd.options import GROUPS, IN_PYTHON, Option, Parameter, Rule, parameters
+from drdsgd.options import GROUPS, IN_PYTHON, Option, Parameter, Rule, all_cores, parameters
 from drdsgd.topology.graphs import GRAPHS
 from drdsgd.topology.mixing import mixing_of
 from drdsgd.training.preparation import Settings
@@ -52,6 +52,8 @@ def text() -> str:
         "partitions": {name: parameters(make) for name, make in PARTITIONS.items()},
     }
     common = {"shared": SHARED, "gossip": parameters(mixing_of), "training": parameters(Settings)}
+    # other than in Python, where torch may have been told how many threads to use
+    common["training"]["threads"] = common["training"]["threads"]._replace(default=all_cores)
     return _json(
         {
             "options": _options(methods, kinds, common),

@@ -21,7 +21,15 @@ from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
 from drdsgd.experiments import hosting, loggers, records
-from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.build import (
+    gossip_of,
+    make_algorithm,
+    make_data,
+    make_graph,
+    make_mixing,
+    make_model,
+    options_of,
+)
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.loggers import Logger
 from drdsgd.experiments.records import Folder, Record
@@ -229,11 +237,8 @@ def _go(
 
 def settings_of(e: Experiment, mean_samples: float | None = None) -> Settings:
     """How to train; a process that can't know all devices gives the mean number of samples per device."""
-    return Settings(
-        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
-        reference=e.reference if mean_samples is None or e.reference == "uniform" else mean_samples,
-        execution=e.execution, threads=e.threads,
-    )  # fmt: skip
+    known = {} if mean_samples is None or e.reference == "uniform" else {"reference": mean_samples}
+    return Settings(**{**options_of(e, Settings), **known})
 
 
 @contextmanager

@@ -226,7 +226,7 @@ def test_a_schedule_as_a_value_or_in_words_is_the_same() -> None:
     assert same_bits(value.theta, words.theta) and value.training.eta == words.training.eta
 
 
-# ----------------------------------------------------------------------- later
+# ----------------------------------------------------------------------- resolve
 
 
 class Slope:
@@ -245,10 +245,10 @@ def test_a_rule_that_is_not_worked_out_raises_a_clear_error(made: Algorithm) -> 
         lambda: made.optimizer.local(theta, gradient, made.optimizer.init(theta), 0),
         "is known in drdsgd.train only: give a number instead",
     )
-    assert made.later is not None
-    ready = made.later(Setting(devices=4, rounds=16))
+    assert made.resolve is not None
+    ready = made.resolve(Setting(devices=4, rounds=16))
     ready.optimizer.local(theta, gradient, ready.optimizer.init(theta), 0)
-    assert ready.later is None and theta.tolist()[0][0] == pytest.approx(-0.5 if made.eta == "sqrt(K / T)" else -0.1)
+    assert ready.resolve is None and theta.tolist()[0][0] == pytest.approx(-0.5 if made.eta == "sqrt(K / T)" else -0.1)
 
 
 def test_a_rule_is_worked_out_from_the_setting() -> None:
@@ -272,8 +272,8 @@ def test_random_compression_follows_the_seed() -> None:
 
 def test_a_step_size_of_adam_follows_the_model() -> None:
     made = drdsgd.gt_adam()
-    assert made.later is not None
-    etas = [made.later(Setting(4, 16, 0, model)).eta for model in ("mlp:8", "logistic", "cnn", "my:net")]
+    assert made.resolve is not None
+    etas = [made.resolve(Setting(4, 16, 0, model)).eta for model in ("mlp:8", "logistic", "cnn", "my:net")]
     assert etas == ["0.01", "0.01", "0.0025", "0.0025"]
 
 
@@ -288,7 +288,7 @@ def test_a_schedule_hides_no_step_that_is_too_long(name: str, option: str, says:
     make = function_of(name)
 
     def ready(value: float) -> Any:
-        return make(eta=0.1, eta_schedule=schedule, **{option: value}).later(setting)
+        return make(eta=0.1, eta_schedule=schedule, **{option: value}).resolve(setting)
 
     message(lambda: ready(30.0), f"{option}=30.0: times eta 0.1 it must be below ")
     assert says in message(lambda: ready(30.0))
@@ -301,7 +301,7 @@ def test_a_schedule_hides_no_step_that_is_too_long(name: str, option: str, says:
 def test_an_algorithm_is_checked_when_its_setting_is_known() -> None:
     """With eta = sqrt(4 / 1) = 2 a weight decay of 0.6 would erase the model."""
     made = drdsgd.dsgd(weight_decay=0.6)
-    assert made.later is not None
-    assert made.later(Setting(devices=4, rounds=16)).name == "DSGD"
+    assert made.resolve is not None
+    assert made.resolve(Setting(devices=4, rounds=16)).name == "DSGD"
     with pytest.raises(InputError, match=r"^weight_decay=0\.6: times eta 2 "):
-        made.later(Setting(devices=4, rounds=1))
+        made.resolve(Setting(devices=4, rounds=1))

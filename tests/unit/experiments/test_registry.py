@@ -107,7 +107,7 @@ def test_any_objective_goes_with_any_optimizer() -> None:
         for optimizer in OPTIMIZERS:
             e = Experiment(**SMALL, algorithm="dsgd", objective=objective, optimizer=optimizer)
             made = make_algorithm(e)
-            assert isinstance(made, Algorithm) and made.later is None
+            assert isinstance(made, Algorithm) and made.resolve is None
             itself = (objective, optimizer) == ("erm", "dsgd")
             assert made.name.partition(" with ")[0] == ("DSGD" if itself else f"{objective} + {optimizer}")
             for name in own_options("dsgd", objective, optimizer).keys() - {"eta", "eta_schedule", "gamma"}:
