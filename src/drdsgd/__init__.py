@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from drdsgd import baselines as servers
     from drdsgd import data, models
-    from drdsgd.baselines import afl, ditto, drfa, fed_term, fedavg, fedrobust, q_fedavg, rfa
+    from drdsgd.baselines.afl import afl
+    from drdsgd.baselines.ditto import ditto
+    from drdsgd.baselines.drfa import drfa
+    from drdsgd.baselines.fed_term import fed_term
+    from drdsgd.baselines.fedavg import fedavg
+    from drdsgd.baselines.fedrobust import fedrobust
+    from drdsgd.baselines.q_fedavg import q_fedavg
+    from drdsgd.baselines.rfa import rfa
     from drdsgd.core import algorithms, compression, objectives, optimizers, schedules
     from drdsgd.core.algorithms import (
         Algorithm,

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.composition import Constructor, Make, Setting, with_schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat, aligned
 from drdsgd.core.gradients import Execution, Forward, Loss
@@ -218,10 +218,10 @@ SERVERS: dict[str, Constructor[ServerAlgorithm]] = {}
 
 def server(
     title: str, what: str, sends: str, source: str, *, averaged: bool = False
-) -> Callable[[Callable[..., ServerAlgorithm]], Callable[..., ServerAlgorithm]]:
+) -> Callable[[Callable[..., ServerAlgorithm]], Make[ServerAlgorithm]]:
     """Enter an algorithm with a server into `SERVERS`, and make its function a constructor with all its options."""
 
-    def decorate(function: Callable[..., ServerAlgorithm]) -> Callable[..., ServerAlgorithm]:
+    def decorate(function: Callable[..., ServerAlgorithm]) -> Make[ServerAlgorithm]:
         name, build = function.__name__.replace("_", "-"), checked(function)
         part = Part(name, build, what, sends, source, averaged=averaged)
         made = Constructor(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.composition import Constructor, Make, Setting, with_schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.method import Play, Site
 from drdsgd.core.objectives import OBJECTIVES, Objective, protected
@@ -173,7 +173,7 @@ def with_parts(algorithm: str, objective: Part | None = None, optimizer: Part | 
     return compose(name, loss, step, name=name, named_parts=True, **made.own)
 
 
-def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Callable[..., Algorithm]:
+def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Make[Algorithm]:
     loss, step = OBJECTIVES[objective], OPTIMIZERS[optimizer]
     made = ALGORITHMS[name] = compose(title, loss, step, source, name=name, **own)
     return made.function(__name__, f"{title}, {objective} with {optimizer}: {loss.what}. {source}.")

@@ -12,15 +12,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
+from drdsgd import options
 from drdsgd.core import schedules
 from drdsgd.core.compression import compressor
+from drdsgd.core.optimizers import Messages
 from drdsgd.core.parts import Part
+from drdsgd.core.schedules import Schedule
 from drdsgd.errors import InputError, named
 from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, defaults, parameters, values
 
-__all__ = ["Constructor", "Setting", "scheduled", "title_of", "with_schedules"]
+__all__ = ["Constructor", "Make", "Options", "Setting", "scheduled", "title_of", "with_schedules"]
 
 # options that all algorithms share, which are no part of a title
 SHARED = ("eta", "eta_schedule", "weight_decay", "local_steps")
@@ -35,8 +38,46 @@ class Setting(NamedTuple):
     model: str = "mlp"
 
 
+class Options(TypedDict, total=False):
+    """The options of all algorithms, for type checkers; a test compares it with what the functions declare."""
+
+    eta: options.Eta | Schedule
+    eta_schedule: EtaSchedule
+    weight_decay: options.WeightDecay | None
+    local_steps: options.LocalSteps | None
+    gossip_steps: options.GossipSteps | None
+    mu: options.Mu | Schedule
+    mu_schedule: MuSchedule | None
+    weights: options.Weights
+    dual_eta: options.DualEta | Schedule
+    dual_penalty: options.DualPenalty
+    tilt: options.Tilt
+    q: options.Q
+    loss_clip: options.LossClip | None
+    loss_smoothing: options.LossSmoothing | None
+    weight_cap: options.WeightCap | None
+    momentum: options.Momentum
+    second_momentum: options.SecondMomentum
+    compression: Messages
+    gamma: options.Gamma
+    clients: options.Clients | None
+    pull: options.Pull
+    shift: options.Shift
+    shift_eta: options.ShiftEta
+    shift_penalty: options.ShiftPenalty
+    iterations: int
+    nu: float
+
+
 # what a constructor makes: a frozen dataclass with the fields name, eta and resolve
 A = TypeVar("A")
+Made = TypeVar("Made", covariant=True)
+
+
+class Make(Protocol[Made]):
+    """A constructor as a function, for type checkers: by position its values are those of its signature."""
+
+    def __call__(self, *positional: Any, **given: Unpack[Options]) -> Made: ...
 
 
 def scheduled(
@@ -141,7 +182,13 @@ class Constructor(Generic[A]):
 
         return make(None)
 
-    def function(self, module: str, about: str | None) -> Callable[..., A]:
+    def _annotation(self, name: str) -> Any:
+        """The type of an option's values, for the signature."""
+        one = self.parameters[name]
+        kind = one.annotation | Schedule if one.schedule else one.annotation
+        return kind | None if one.default is None else kind
+
+    def function(self, module: str, about: str | None) -> Make[A]:
         """The constructor as a function with a signature and a docstring."""
 
         def make(*positional: Any, **given: Any) -> A:
@@ -155,7 +202,7 @@ class Constructor(Generic[A]):
                     name,
                     inspect.Parameter.POSITIONAL_OR_KEYWORD,
                     default=default,
-                    annotation=self.parameters[name].annotation,
+                    annotation=self._annotation(name),
                 )
                 for name, default in self.options.items()
             ]

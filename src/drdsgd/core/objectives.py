@@ -409,7 +409,8 @@ def capped(objective: Objective, weight_cap: WeightCap) -> Objective:
     For normalised weights, a device's contribution to their mean is bounded in the same way,
     `s_i h_i <= weight_cap s_i m_i`. So m is the number for which the capped weights average to 1, and a device whose
     loss stays high takes no more from the others than its capped weight. These weights maximise eq. 6 under
-    lambda_i <= weight_cap p_i. The cap is part of the state, where the objective finds it. Of two caps the lower counts.
+    lambda_i <= weight_cap p_i. The cap is part of the state, where the objective finds it. The lower of two caps
+    counts.
 
     >>> objective = capped(kl_dro(mu=1.0), weight_cap=3.0)
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)

@@ -84,8 +84,8 @@ def train(
 
     `devices` has one entry per device: `(x, y)` or `((x, y), (x_test, y_test))` with tensors, arrays or data sets (see
     `drdsgd.data.from_pairs`). It may also be the result of a function in `drdsgd.data`. `algorithm` is a value such as
-    `drdsgd.dr_gt_adam(mu=1.0)`, or a name such as "dr-gt-adam". All devices start from the parameters of `model`. A plain
-    graph gets Metropolis weights; with a server it gives only the number of devices.
+    `drdsgd.dr_gt_adam(mu=1.0)`, or a name such as "dr-gt-adam". All devices start from the parameters of `model`. A
+    plain graph gets Metropolis weights; with a server it gives only the number of devices.
 
     - `reference`: whether devices count by their number of samples, "samples" (p_i = n_i / n, eq. 1), or equally,
       "uniform" (p_i = 1 / K). A process that can't know all devices gives the mean number of samples per device.

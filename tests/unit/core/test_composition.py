@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ import drdsgd
 from drdsgd import objectives, optimizers, schedules
 from drdsgd.baselines import SERVERS
 from drdsgd.core.algorithms import ALGORITHMS, Algorithm
-from drdsgd.core.composition import Constructor, Setting, scheduled
+from drdsgd.core.composition import Constructor, Options, Setting, scheduled
+from drdsgd.core.schedules import Schedule
 from drdsgd.errors import InputError
 from drdsgd.experiments import registry
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.run import run
-from drdsgd.options import IN_PYTHON, Rule, paper_step
+from drdsgd.options import IN_PYTHON, Rule, paper_step, parameters
 from drdsgd.training.algorithms import constructor
 from drdsgd.training.loop import Result
 from tests.support.program import saved
@@ -65,6 +67,35 @@ def test_python_and_the_command_line_have_the_same_options_and_defaults(name: st
     signature = inspect.signature(function_of(name)).parameters
     assert {key: one.default for key, one in signature.items()} == made.options
     assert function_of(name).__name__ == name.replace("-", "_") and function_of(name).__doc__
+
+
+def test_type_checkers_know_the_options_as_they_are_declared() -> None:
+    """`Options` has every option, and with the type, the bounds and the help of its declaration."""
+    hints = get_type_hints(Options, include_extras=True)
+
+    def typed() -> None:
+        """A function with these parameters."""
+
+    typed.__annotations__ = hints
+    shown = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in hints.items()]
+    typed.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # inspect reads it
+    known = parameters(typed)
+    declared = {key: one for made in CONSTRUCTORS.values() for key, one in made.parameters.items()}
+    assert hints.keys() == declared.keys()
+    for made in CONSTRUCTORS.values():
+        for key, one in made.parameters.items():
+            if one.option.group == IN_PYTHON:
+                assert hints[key] is one.kind
+            else:
+                assert known[key][:2] == one[:2] and known[key].schedule >= one.schedule, key
+                assert one.default is not None or NoneType in get_args(hints[key])
+
+
+def test_signatures_have_the_types_of_values() -> None:
+    shown = inspect.signature(drdsgd.dr_dsgd).parameters
+    assert shown["loss_clip"].annotation == float | None and shown["mu"].annotation == float | Schedule
+    assert shown["weights"].annotation == Literal["as-written", "without-mu", "normalized"]
+    assert inspect.signature(drdsgd.fedavg).parameters["clients"].annotation == int | None
 
 
 @pytest.mark.parametrize("objective", registry.OBJECTIVES)
@@ -130,7 +161,7 @@ def test_one_value_trains_in_two_settings() -> None:
 
 def test_dr_qgm_gossips_twice_in_a_round() -> None:
     e = Experiment(**TINY)
-    twice, once = (trained(drdsgd.dr_qgm(**given), e) for given in ({}, {"gossip_steps": 1}))
+    twice, once = (trained(made, e) for made in (drdsgd.dr_qgm(), drdsgd.dr_qgm(gossip_steps=1)))
     assert twice.final.floats_sent == 2 * once.final.floats_sent > 0
     assert not same_bits(twice.theta, once.theta)
 
@@ -175,7 +206,7 @@ def test_an_optimizer_of_your_own_needs_no_eta_in_python() -> None:
     [
         (lambda: drdsgd.dr_dsgd(nu=3.0), "dr_dsgd(..., nu=...): unknown, did you mean mu?"),
         (lambda: drdsgd.dsgd(mu=3.0), "dsgd(..., mu=...): unknown; known are eta, eta_schedule, weight_decay, "),
-        (lambda: drdsgd.q_fedavg(local_step=3), "q_fedavg(..., local_step=...): unknown, did you mean local_steps?"),
+        (lambda: drdsgd.q_fedavg(local_step=3), "q_fedavg(..., local_step=...): unknown, did you mean local_steps?"),  # type: ignore[call-arg]
         (lambda: drdsgd.algorithm("dr-dsdg"), "algorithm='dr-dsdg': unknown, did you mean dr-dsgd?"),
         (lambda: drdsgd.algorithm("dsgd", objective="kldro"), "objective='kldro': unknown, did you mean kl-dro?"),
         (lambda: drdsgd.algorithm("dsgd", optimizer="adam"), "optimizer='adam': unknown, did you mean gt-adam?"),
@@ -183,11 +214,11 @@ def test_an_optimizer_of_your_own_needs_no_eta_in_python() -> None:
         (lambda: drdsgd.algorithm("fedavg", objective="erm"), "objective: fedavg has a server, and no objective"),
         (lambda: drdsgd.algorithm("rfa", optimizer="d2"), "optimizer: rfa has a server, and no optimizer"),
         (lambda: drdsgd.dr_dsgd(mu=-1.0), "mu=-1.0: input should be greater than 0"),
-        (lambda: drdsgd.dr_dsgd(mu="6"), "mu='6': input should be a valid number"),
-        (lambda: drdsgd.dr_dsgd(mu=np.float32(-1)), "mu=-1.0: input should be greater than 0"),
+        (lambda: drdsgd.dr_dsgd(mu="6"), "mu='6': input should be a valid number"),  # type: ignore[arg-type]
+        (lambda: drdsgd.dr_dsgd(mu=np.float32(-1)), "mu=-1.0: input should be greater than 0"),  # type: ignore[arg-type]
         (lambda: drdsgd.dr_dsgd(eta=True), "eta=True: input should be a valid number"),
-        (lambda: drdsgd.dr_dsgd(local_steps=2.0), "local_steps=2.0: input should be a valid integer"),
-        (lambda: drdsgd.dr_dsgd(weights="foo"), "weights='foo': input should be 'as-written', "),
+        (lambda: drdsgd.dr_dsgd(local_steps=2.0), "local_steps=2.0: input should be a valid integer"),  # type: ignore[arg-type]
+        (lambda: drdsgd.dr_dsgd(weights="foo"), "weights='foo': input should be 'as-written', "),  # type: ignore[arg-type]
         (lambda: drdsgd.dr_qgm(compression="zip"), "compression='zip': unknown"),
         (lambda: drdsgd.dr_qgm(gamma=1.5), "gamma=1.5: input should be less than or equal to 1"),
         (lambda: drdsgd.dsgd(eta_schedule="liner"), "eta_schedule='liner': unknown, did you mean linear?"),

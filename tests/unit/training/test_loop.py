@@ -215,8 +215,9 @@ def test_reference_weights() -> None:
 
 
 def test_a_reference_is_a_word_or_the_mean_number_of_samples() -> None:
+    numpys: Any = np.float32(2)
     assert Settings(reference=2.5).reference == 2.5
-    assert Settings(**{"reference": np.float32(2)}).reference == 2
+    assert Settings(reference=numpys).reference == 2
     for value in (-2.0, 0, math.nan, math.inf):
         with pytest.raises(InputError, match=r"^reference=.*: the mean number of samples per device must be above 0"):
             drdsgd.train(**options(reference=value))
