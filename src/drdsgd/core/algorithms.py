@@ -176,7 +176,8 @@ def with_parts(algorithm: str, objective: Part | None = None, optimizer: Part | 
 def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Make[Algorithm]:
     loss, step = OBJECTIVES[objective], OPTIMIZERS[optimizer]
     made = ALGORITHMS[name] = compose(title, loss, step, source, name=name, **own)
-    return made.function(__name__, f"{title}, {objective} with {optimizer}: {loss.what}. {source}.")
+    about = f"{title}: {loss.what}. The objective is {objective}, the optimizer {optimizer}. Source: {source}."
+    return made.function(__name__, about)
 
 
 dsgd = _named("dsgd", "DSGD", "erm", "dsgd", "Lian et al., NeurIPS 2017; Algorithm 1 of the paper")
