@@ -48,10 +48,10 @@ class Algorithm:
     objective: Objective
     optimizer: GossipOptimizer
     name: str = "your algorithm"
-    weight_decay: float = 0.0
+    weight_decay: WeightDecay = 0.0
     eta: str = ""
-    local_steps: int | None = None
-    gossip_steps: int | None = None
+    local_steps: LocalSteps | None = None
+    gossip_steps: GossipSteps | None = None
     resolve: Callable[[Setting], Algorithm] | None = None
     has_server: ClassVar[Literal[False]] = False
 
@@ -92,21 +92,10 @@ class Algorithm:
         return ranks.total(column_sums(state.theta, each)) / ranks.K
 
 
-def composed(
-    objective: Objective,
-    optimizer: GossipOptimizer,
-    weight_decay: WeightDecay | None = None,
-    local_steps: LocalSteps | None = None,
-    gossip_steps: GossipSteps | None = None,
-) -> Algorithm:
-    """An algorithm from its parts."""
-    return Algorithm(
-        objective, optimizer, weight_decay=weight_decay or 0.0, local_steps=local_steps, gossip_steps=gossip_steps
-    )
-
-
 ALGORITHMS: dict[str, Constructor[Algorithm]] = {}
-SHARED, _PROTECTED = parameters(composed), parameters(protected)
+# these are off if they are None
+SHARED = {name: one._replace(default=None) for name, one in parameters(Algorithm).items()}
+_PROTECTED = parameters(protected)
 
 
 def of_objective(part: Part) -> dict[str, Parameter]:
@@ -123,7 +112,7 @@ def of_optimizer(part: Part) -> dict[str, Parameter]:
 
 
 def compose(
-    title: str, objective: Part, optimizer: Part, source: str = "", *, name: str = "", named_parts: bool = False,
+    title: str, objective: Part, optimizer: Part, source: str = "", *, name: str = "", all_in_title: bool = False,
     **own: Any,
 ) -> Constructor[Algorithm]:  # fmt: skip
     """The constructor of an objective with an optimizer; `own` are its defaults that differ from those of its parts."""
@@ -139,11 +128,11 @@ def compose(
         # Adam scales its steps, whatever the size of eta
         if chosen["weight_decay"] is not None and "second_momentum" not in steps:
             _check_decay(chosen["weight_decay"], highest(chosen["eta"]) if "eta" in chosen else None)
-        return composed(weigh, step, **taken(SHARED))
+        return Algorithm(weigh, step, **{key: value for key, value in taken(SHARED).items() if value is not None})
 
     first = {key: steps[key] for key in ("eta",) if key in steps}
     known = {**first, **weighs, **steps, **SHARED}
-    return Constructor(name, title, source, (objective, optimizer), build, known, own, named_parts)
+    return Constructor(name, title, source, (objective, optimizer), build, known, own, all_in_title)
 
 
 def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
@@ -170,7 +159,7 @@ def with_parts(algorithm: str, objective: Part | None = None, optimizer: Part | 
     if (loss, step) == made.parts:
         return made
     name = f"{loss.name} + {step.name}"
-    return compose(name, loss, step, name=name, named_parts=True, **made.own)
+    return compose(name, loss, step, name=name, all_in_title=True, **made.own)
 
 
 def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Make[Algorithm]:

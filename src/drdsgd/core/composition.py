@@ -117,8 +117,8 @@ def with_schedules(own: Mapping[str, Parameter]) -> dict[str, Parameter]:
     return {**own, **more}
 
 
-def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], *, all_of: bool = False) -> str:
-    """A title with the options that differ from their defaults; mu always, and `all_of` them if asked.
+def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], *, all_in_title: bool = False) -> str:
+    """A title with the options that differ from their defaults; mu always, and others too if `all_in_title`.
 
     >>> title_of("DR-DSGD", {"mu": 6.0, "weights": "normalized"}, {"mu": 6.0, "weights": "as-written"})
     'DR-DSGD with mu = 6, normalized weights'
@@ -129,7 +129,7 @@ def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], 
             continue
         if name == "gamma" and isinstance(default[name], Rule) and value == default[name].of(chosen):
             continue
-        if name == "mu" or all_of or value != default[name]:
+        if name == "mu" or all_in_title or value != default[name]:
             words = name.replace("_", " ")
             said = schedules.said(value) if callable(value) else getattr(value, "spelled", value)
             parts.append(f"{words} = {value:g}" if isinstance(value, float) else f"{said} {words}")
@@ -170,7 +170,7 @@ class Constructor(Generic[A]):
             if self.parameters[name].is_plain(value) or (value is None and self.parameters[name].default is not None):
                 self.parameters[name].check(name, value)
                 chosen[name] = self.parameters[name].of(value)
-        name = title_of(self.title, chosen, known, all_of=self.all_in_title)
+        name = title_of(self.title, chosen, known, all_in_title=self.all_in_title)
 
         def make(setting: Setting | None) -> A:
             told = {key: chosen[key] for key in SCHEDULED.values() if chosen.get(key) is not None}
