@@ -57,7 +57,7 @@ def _as_function(name: str, constructor: Callable[..., Any], result: str) -> gri
         griffe.Parameter(
             key,
             annotation=inspect.formatannotation(one.annotation).replace(str(Schedule), "Schedule"),
-            kind=griffe.ParameterKind.positional_or_keyword,
+            kind=griffe.ParameterKind[one.kind.name.lower()],
             default=shown(one.default),
         )
         for key, one in inspect.signature(constructor).parameters.items()
