@@ -18,7 +18,8 @@ from drdsgd.experiments.build import make_data, make_graph, make_model
 from drdsgd.experiments.compare import Study, compare
 from drdsgd.experiments.config import Experiment, load
 from drdsgd.experiments.run import run
-from tests.support.program import SMALL, Said, assert_same_run, begun, drdsgd, one_line, refused, saved, small
+from drdsgd.report.groups import groups
+from tests.support.program import FIELDS, SMALL, Said, assert_same_run, begun, drdsgd, one_line, refused, saved, small
 from tests.support.refusing import message
 
 MINE = '''
@@ -206,6 +207,29 @@ def test_a_comparison_has_it(here: Path) -> None:
     more = drdsgd("compare", "--resume", "--seeds", "2", "--out", "both")
     assert more.status == 0, more.err
     assert records.read(with_it.with_name("seed-1")).status == "finished"
+
+
+@pytest.mark.parametrize("specs", [
+    ("dsgd", "dsgd:objective=mine:above,level=.5"),
+    ("dsgd:objective=mine:above,level=.5", "dsgd"),
+    ("dsgd", "dsgd:objective=mine:above,level=.5", "dsgd:objective=mine:above,level=.2"),
+    ("dsgd:objective=mine:above,level=.5", "dsgd:objective=mine:above,level=.2", "dsgd"),
+])  # fmt: skip
+def test_a_table_has_a_row_for_each_algorithm_of_a_comparison(specs: tuple[str, ...]) -> None:
+    """Whichever comes first: only some of the runs have the options of the user's function."""
+    options = {**FIELDS, "rounds": 1, "devices": 4}
+    rows = groups(compare(Study(specs, (0, 1), options), Path("out")))
+    both = ["mine:above + dsgd level=0.2", "mine:above + dsgd level=0.5"]
+    assert sorted(rows) == ["dsgd", *(both if len(specs) == 3 else ["mine:above + dsgd level=0.5"])]
+    assert [len(runs) for runs in rows.values()] == [2] * len(specs)
+
+
+def test_a_table_has_a_row_for_algorithms_without_the_shared_option() -> None:
+    """The server of fedavg takes no objective."""
+    options = {**FIELDS, "rounds": 1, "devices": 4, "objective": "mine:above", "level": 0.3}
+    for specs in (("dsgd", "fedavg"), ("fedavg", "dsgd")):
+        rows = groups(compare(Study(specs, (0,), options), Path("-".join(specs))))
+        assert list(rows) == ["mine:above + dsgd", "fedavg"]
 
 
 def test_algorithms_of_a_comparison_share_it(here: Path) -> None:
