@@ -11,7 +11,7 @@ from numbers import Integral
 
 __all__ = [
     "Died", "Diverged", "InUse", "InputError", "Interrupted",
-    "flag", "named", "not_negative", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
+    "a", "flag", "named", "not_negative", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
 ]  # fmt: skip
 
 # how `named` marks an argument in a message: start, name, separator, value (in quotes if it is a text), end; a flag has
@@ -167,6 +167,15 @@ def not_negative(argument: str, value: float, hint: str) -> float:
     if not (math.isfinite(value) and value >= 0):
         raise InputError(f"{argument} must be 0 or more: {value:g}; {hint}")
     return value
+
+
+def a(kind: type) -> str:
+    """The name of a type with its article.
+
+    >>> a(int), a(str)
+    ('an int', 'a str')
+    """
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
 def unknown(name: str, known: Sequence[str]) -> str:

@@ -22,8 +22,8 @@ from drdsgd.cli import explore, main
 from drdsgd.data import download, sources
 from drdsgd.errors import InputError
 from drdsgd.experiments import records
-from drdsgd.experiments.options import parse
 from drdsgd.experiments.records import Folder
+from drdsgd.experiments.registry import parse
 from tests.support.program import SMALL, begun, contents, drdsgd, one_line, refused
 
 # -------------------------------------------------------------------- commands

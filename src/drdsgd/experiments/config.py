@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from drdsgd.errors import InputError, named, one_line, unknown
 from drdsgd.experiments import registry
 from drdsgd.experiments.fields import FIELDS, Fields, folder_of
-from drdsgd.experiments.options import ALGORITHMS, DATASETS
-from drdsgd.experiments.registry import OPTIONS
-from drdsgd.options import Parameter, Rule, all_cores, defaults
+from drdsgd.experiments.registry import DATASETS, METHODS, OPTIONS
+from drdsgd.options import Rule, all_cores, defaults
 
 __all__ = [
     "Experiment",
@@ -67,7 +66,7 @@ class Experiment(Fields):
 
 
 def recorded(fields: Mapping[str, Any]) -> Experiment:
-    """The experiment with the fields of a record, which need no code from outside: they are complete."""
+    """The experiment with the fields of a record, which need no user-defined code: they are complete."""
     if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
         return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
     return Experiment(**fields)
@@ -152,7 +151,7 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
     """All fields: those given, which are checked, and the defaults of the others; None for those without effect."""
     fields: dict[str, Any] = {name: one.default for name, one in FIELDS.items() if one.default is not None} | given
     _check_algorithm(fields)
-    known, options = _known(fields), applicable(fields)
+    known, options = registry.known(fields.get("objective"), fields.get("optimizer")), applicable(fields)
     for name in given:
         if name not in known:
             raise InputError(f"the key '{name}' is {unknown(name, list(known))}")
@@ -174,14 +173,6 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(OPTIONS), **fields}
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Parameter]:
-    """All options, including those of functions from outside."""
-    outside: dict[str, Parameter] = {}
-    for kind in ("objective", "optimizer"):
-        outside |= registry.outside(kind, fields[kind]) if kind in fields else {}
-    return {**OPTIONS, **outside}
-
-
 def _without_parts(name: str, fields: Mapping[str, Any]) -> bool:
     """Whether the field names a part, and the algorithm has none."""
     return name in ("objective", "optimizer") and fields["algorithm"] in registry.SERVERS
@@ -200,8 +191,8 @@ def _check_algorithm(fields: dict[str, Any]) -> None:
     A part that the algorithm has anyway is removed, so that an experiment has only one description.
     """
     algorithm = fields["algorithm"]
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"{named('algorithm', algorithm)}: {unknown(str(algorithm), ALGORITHMS)}")
+    if algorithm not in METHODS:
+        raise InputError(f"{named('algorithm', algorithm)}: {unknown(str(algorithm), METHODS)}")
     made = registry.ALGORITHMS.get(algorithm)
     for kind in ("objective", "optimizer"):
         if kind in fields:
@@ -256,4 +247,4 @@ def default_threads() -> int:
 def check_dataset(name: object) -> None:
     """Refuse a name that is neither a known data set nor a folder."""
     if name not in DATASETS and not folder_of(str(name)).is_dir():
-        raise InputError(f"{named('dataset', name)}: no such folder, and {unknown(str(name), DATASETS)}")
+        raise InputError(f"{named('dataset', name)}: no such folder, and {unknown(str(name), tuple(DATASETS))}")

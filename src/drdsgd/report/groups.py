@@ -9,8 +9,8 @@ from typing import Any
 from drdsgd.errors import InputError
 from drdsgd.experiments import config, registry
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import ALGORITHMS
 from drdsgd.experiments.records import Record
+from drdsgd.experiments.registry import METHODS
 
 __all__ = ["Groups", "groups"]
 
@@ -30,7 +30,7 @@ def groups(records: Iterable[Record]) -> dict[str, list[Record]]:
     found: dict[frozenset[tuple[str, Any]], list[Record]] = {}
     for record in records:
         found.setdefault(frozenset(_settings(record.experiment).items()), []).append(record)
-    members = sorted(found.values(), key=lambda group: ALGORITHMS.index(group[0].experiment.algorithm))
+    members = sorted(found.values(), key=lambda group: METHODS.index(group[0].experiment.algorithm))
     named = zip(_labels([group[0].experiment for group in members]), members, strict=True)
     return {label: _by_seed(label, group) for label, group in named}
 

@@ -26,7 +26,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model
 from drdsgd.experiments.config import Experiment, applicable, load
 from drdsgd.experiments.fields import FIELDS
-from drdsgd.experiments.options import GRAPHS, OPTIONS
+from drdsgd.experiments.registry import GRAPHS, OPTIONS
 from drdsgd.experiments.run import run
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import metropolis

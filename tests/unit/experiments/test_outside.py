@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import drdsgd as library
+from drdsgd.cli import app
 from drdsgd.errors import InputError
 from drdsgd.experiments import records, registry
 from drdsgd.experiments.build import make_data, make_graph, make_model
@@ -74,6 +76,15 @@ def with_out(out: str = "x"): ...
 def with_eta(eta: float = 3.0): ...
 def with_gamma(gamma: float = 3.0): ...
 def with_clip(loss_clip: float = 3.0): ...
+def with_deadline(deadline: float = 1.0): ...
+def with_port(port: int = 1): ...
+def with_patience(patience: float = 1.0): ...
+def with_copy(copy: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_replace(replace: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_to_toml(to_toml: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_line(_level: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_rho(rho: float = 1.0) -> objectives.Objective: return objectives.erm()
+def step_with_rho(eta: float = 0.1, rho: float = 0.5) -> optimizers.GossipOptimizer: return optimizers.dsgd(eta)
 def a_number(level: float = 1.0): return 3
 def an_optimizer(level: float = 1.0): return optimizers.dsgd(0.1)
 def raising(level: float = 1.0): raise KeyError("level")
@@ -336,6 +347,11 @@ def test_a_wrong_value_is_one_line(given: list[str], says: str, here: Path) -> N
         ("builtins:min", "its parameters cannot be read: ValueError: no signature found"),
         ("mine:with_rounds", "the parameter rounds has the name of another option; rename it"),
         ("mine:with_out", "the parameter out has the name of another option; rename it"),
+        *(
+            (f"mine:with_{name}", f"the parameter {name} has the name of another option; rename it")
+            for name in ("deadline", "port", "patience", "copy", "replace", "to_toml")
+        ),
+        ("mine:with_line", "the parameter _level has the name of another option; rename it"),
         ("mine:with_eta", "the parameter eta has the name of another option; rename it"),
         ("mine:with_gamma", "the parameter gamma has the name of another option; rename it"),
         ("mine:with_clip", "the parameter loss_clip has the name of another option; rename it"),
@@ -364,6 +380,51 @@ def test_an_objective_that_cannot_be_used_is_one_line(name: str, says: str, here
 def test_an_optimizer_that_cannot_be_used_is_one_line(name: str, says: str, here: Path) -> None:
     line = refused("train", *SMALL, "--optimizer", name, "--out", "out")
     assert line.startswith(f"--optimizer {name}: {says}") and not (here / "out").exists()
+
+
+def test_names_of_commands_options_are_those_of_the_commands() -> None:
+    """A parameter with such a name would be declared twice."""
+
+    def names(command: Any) -> set[str]:
+        if hasattr(command, "commands"):
+            return set[str]().union(*map(names, command.commands.values()))
+        words = [word for one in command.params for word in (one.name or "", *one.opts, *one.secondary_opts)]
+        return {word.lstrip("-").replace("-", "_") for word in words} if "--graph" in words else set()
+
+    assert names(typer.main.get_command(app)) | {"help"} == {*registry.OPTIONS, *registry.OF_COMMANDS}
+
+
+def test_two_functions_have_no_parameter_in_common(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value would go to both."""
+    both = ("--objective", "mine:with_rho", "--optimizer", "mine:step_with_rho")
+    says = "both have a parameter rho; rename one"
+    for more in ((), ("--rho", "2")):
+        line = refused("train", *SMALL, *both, *more, "--out", "out")
+        assert line == f"--objective mine:with_rho, --optimizer mine:step_with_rho: {says}"
+    spec = "dsgd:objective=mine:with_rho,optimizer=mine:step_with_rho"
+    assert says in refused("compare", *SMALL, "--algorithm", spec, "--out", "out") and not (here / "out").exists()
+    message(lambda: small(objective="mine:with_rho", optimizer="mine:step_with_rho"), says)
+    monkeypatch.syspath_prepend(str(here))
+    mine = importlib.import_module("mine")
+    message(lambda: library.algorithm("dsgd", objective=mine.with_rho, optimizer=mine.step_with_rho), says)
+
+
+def test_python_refuses_names_that_algorithms_have(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(here))
+    mine = importlib.import_module("mine")
+    for name in ("eta", "rounds", "gamma", "loss_clip"):
+        function = getattr(mine, "with_clip" if name == "loss_clip" else f"with_{name}")
+        text = message(lambda f=function: library.algorithm("dsgd", objective=f))  # type: ignore[misc]  # mypy can't type its default
+        assert text.endswith(f": the parameter {name} has the name of another option; rename it")
+
+
+def test_python_takes_the_name_of_a_function() -> None:
+    made = library.algorithm("dsgd", objective="mine:above", optimizer="mine:part_of", level=2.0)
+    assert made.name == "mine:above + mine:part_of with level = 2, part = 0.5"
+    message(
+        lambda: library.algorithm("dsgd", objective="mine:a_number"), "objective='mine:a_number': it returned an int"
+    )
+    message(lambda: library.algorithm("dsgd", objective="mine:nothing"), "has no attribute 'nothing'")
 
 
 def test_a_server_has_no_parts_to_replace() -> None:

@@ -13,14 +13,14 @@ import pytest
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
 from drdsgd.core.schedules import spelled as scheduled
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, option
 from drdsgd.experiments.build import make_algorithm, make_data, make_model
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import OPTIONS, spelling
 from drdsgd.experiments.registry import (
     ALGORITHMS,
     OBJECTIVES,
     OPTIMIZERS,
+    OPTIONS,
     SERVERS,
     compressed_size,
     own_options,
@@ -319,7 +319,7 @@ def test_of_one_method_the_command_says_all_defaults() -> None:
     defaults = next(line for line in said.out.splitlines() if "--mu 0.3" in line)
     for name, value in own_options("dr-gt-adam", None, None).items():
         spelt = "" if value is None else f" ({value})" if isinstance(value, Rule) else f" {value}"
-        assert f"{spelling(name)}{spelt} " in f"{defaults} "
+        assert f"{option(name)}{spelt} " in f"{defaults} "
     assert "--eta (0.01, or 0.0025 if the model is not mlp or logistic)" in defaults
     wrong = drdsgd("algorithms", "kl-dor")
     assert (wrong.status, wrong.err) == (
