@@ -1,9 +1,9 @@
-"""Constructors of algorithms: their options with their defaults, and what becomes of them.
+"""Constructors of algorithms: options, defaults, and how the algorithm is built.
 
 A constructor is called with options. It fills in the defaults of the algorithm and of its parts, and builds. A default
 that depends on the number of devices or rounds (a `Rule`), a schedule in words and the seed of a compressor are known
 only when training begins. So an algorithm that was made by a constructor has a function `later`: the loop calls it with
-the `Setting`, and gets the same algorithm with nothing left open.
+the `Setting`, and gets the same algorithm with all defaults resolved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from drdsgd.core import schedules
 from drdsgd.core.compression import compressor
 from drdsgd.core.parts import Part
-from drdsgd.errors import InputError, named
-from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, defaults, parameters, values
+from drdsgd.errors import InputError, named, unknown
+from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, defaults, parameters
 
 __all__ = ["Constructor", "Setting", "scheduled", "title_of", "with_schedules"]
 
@@ -124,7 +124,10 @@ class Constructor(Generic[A]):
             raise TypeError(f"{what}({', '.join(self.parameters)}): too many values, or two values for one option")
         given |= first
         known = defaults(self.options, given)
-        chosen = values(given, known, what)
+        for name in given:
+            if name not in known:
+                raise InputError(f"{what}(..., {name}=...): {unknown(name, tuple(known))}")
+        chosen = {**known, **given}
         for name, value in given.items():
             if self.parameters[name].is_plain(value) or (value is None and self.parameters[name].default is not None):
                 self.parameters[name].check(name, value)
@@ -136,7 +139,7 @@ class Constructor(Generic[A]):
             found = scheduled(chosen, setting, **told)
             made = self.build(found)
             later = make if setting is None else None
-            eta = schedules.said(found["eta"]) if "eta" in found else ""  # an optimizer from outside may have none
+            eta = schedules.said(found["eta"]) if "eta" in found else ""  # a user-defined optimizer may have none
             return replace(made, name=name, eta=eta, later=later)  # type: ignore[type-var]  # a frozen dataclass
 
         return make(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -59,7 +60,7 @@ def _part(kind: str, part: Parts, table: dict[str, Part]) -> Part | None:
         return table[part]
     if not callable(part):
         raise InputError(f"{kind} is {part!r}: give a name, or a function that makes one")
-    found = next((known for known in table.values() if known.make is part), None)
+    found = next((known for known in table.values() if inspect.unwrap(known.make) is inspect.unwrap(part)), None)
     return found or Part(getattr(part, "__name__", "your own"), part, part.__doc__ or "", foreign=True)
 
 
