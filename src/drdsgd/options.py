@@ -337,9 +337,9 @@ LocalSteps = Annotated[int, Option(
 )]  # fmt: skip
 
 Mu = Annotated[float, Option("robustness, small is worst case, large is average", _OBJECTIVE, above=0)]
-MuSchedule = Annotated[
-    str, Option("mu over rounds, as eta_schedule; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant")
-]
+MuSchedule = Annotated[str, Option(
+    "mu over rounds, written like a schedule of eta; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant"
+)]  # fmt: skip
 Weights = Annotated[Literal["as-written", "without-mu", "normalized"], Option(
     "weights as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE
 )]  # fmt: skip
@@ -360,9 +360,9 @@ WeightCap = Annotated[
 Momentum = Annotated[float, Option("momentum coefficient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
 SecondMomentum = Annotated[float, Option("decay of the mean squared gradient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
 Compression = Annotated[str, Option("compress messages: none, top:PART, random:PART or quantize:BITS", _OPTIMIZER)]
-Gamma = Annotated[
-    float, Option("with compression: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1)
-]
+Gamma = Annotated[float, Option(
+    "with compressed messages: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1
+)]  # fmt: skip
 
 Clients = Annotated[
     int, Option("number of devices drawn at random for each round", _SERVER, least=1, below=LIMIT, unset="all")
@@ -394,7 +394,7 @@ DataDir = Annotated[
 PartitionKind = Annotated[
     Literal["shards", "dirichlet", "iid"], Option("how samples are dealt to devices: shards, dirichlet or iid", _DATA)
 ]
-Shards = Annotated[int, Option("number per device", _DATA, least=1, below=LIMIT)]
+Shards = Annotated[int, Option("number of shards per device", _DATA, least=1, below=LIMIT)]
 Alpha = Annotated[float, Option("concentration, small is uneven", _DATA, above=0)]
 Heterogeneity = Annotated[
     float, Option("how much the devices of the synthetic data differ; 0 is IID", _DATA, least=0, most=MOST)

@@ -89,10 +89,24 @@ def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], 
         if name == "gamma" and isinstance(default[name], Rule) and value == default[name].of(chosen):
             continue
         if name == "mu" or all_of or value != default[name]:
-            words = name.replace("_", " ")
-            said = schedules.said(value) if callable(value) else getattr(value, "spelled", value)
-            parts.append(f"{words} = {value:g}" if isinstance(value, float) else f"{said} {words}")
+            parts.append(_in_words(name.replace("_", " "), getattr(value, "spelled", value)))
     return title + (f" with {', '.join(parts)}" if parts else "")
+
+
+def _in_words(name: str, value: Any) -> str:
+    """An option with its value, in a title.
+
+    >>> _in_words("mu", 6.0), _in_words("weights", "normalized"), _in_words("compression", "none")
+    ('mu = 6', 'normalized weights', 'no compression')
+    """
+    if isinstance(value, bool):
+        return f"{name} = {str(value).lower()}"
+    if isinstance(value, float):
+        return f"{name} = {value:g}"
+    if callable(value):
+        start, _, way = schedules.said(value).partition(", ")
+        return f"{name} = {start} ({way})"
+    return f"no {name}" if value == "none" else f"{value} {name}"
 
 
 @dataclass(frozen=True)

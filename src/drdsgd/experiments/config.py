@@ -8,7 +8,6 @@ functions declare (`drdsgd.options`), and those in `fields` that only an experim
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,6 @@ __all__ = [
     "load",
     "method_defaults",
     "recorded",
-    "warning",
 ]
 
 # the end of the name of a file with the records of a study
@@ -223,20 +221,6 @@ _OF_METHODS = {"batch_size", *registry.SHARED} | {
 }
 # these say how a method is used, and a reader wants to see them
 _USES = {"eta_schedule", "weight_decay", "local_steps"}
-
-
-def warning(e: Experiment) -> str:
-    """A warning about a run that will hardly learn; empty if there is none.
-
-    >>> warning(Experiment(devices=1000, rounds=50))
-    '--eta: the default, sqrt(K / T) = 4.47, is above 1, and few models learn with such steps; try --eta 0.5, or ...'
-    """
-    if e.eta <= 1 or e.eta != math.sqrt(e.devices / e.rounds):
-        return ""
-    return (
-        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, and few models learn with such steps; try "
-        f"--eta 0.5, or more --rounds than --devices ({e.devices})"
-    )
 
 
 def default_threads() -> int:

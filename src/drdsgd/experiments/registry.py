@@ -113,10 +113,15 @@ def entry(kind: str, name: str) -> Entry:
 
 
 def own_entry(name: str) -> Entry:
-    """The description of a user-defined function, an optimizer if its annotation says so, else an objective."""
+    """The description of a user-defined objective or optimizer."""
     from drdsgd.training.outside import kind_of
 
-    return entry(kind_of(name), name)
+    kind = "objective"
+    try:
+        kind = kind_of(name)
+        return entry(kind, name)
+    except InputError as error:  # `drdsgd algorithms NAME` takes the name alone, without an option
+        raise InputError(error.marked.replace(named(kind, name), name)) from error
 
 
 @functools.cache
@@ -165,6 +170,7 @@ def _shown(kind: str, name: str, one: Parameter) -> Option:
     """An option of a user-defined function as --help shows it."""
     default = one.default.words if isinstance(one.default, Rule) else one.default
     about = f"{name}: {one.option.help}" if one.option.help else f"option of {name}"
+    about += f" ({either([*one.kind])})" if isinstance(one.kind, tuple) and not one.option.group else ""
     group = one.option.group or kind.capitalize()
     return one.option._replace(help=about if default is None else f"{about}; default {default}", group=group)
 

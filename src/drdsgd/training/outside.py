@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,12 @@ def load(field: str, spelled: str) -> Callable[..., Any]:
 
 
 def kind_of(spelled: str) -> str:
-    """Whether a function makes an optimizer, as its annotation says, or an objective."""
-    returns = getattr(load("objective", spelled), "__annotations__", {}).get("return")  # a type, or its name
+    """Whether a function makes an optimizer or an objective: its annotation says so, or else its parameter `eta`."""
+    function = load("objective", spelled)
+    returns = getattr(function, "__annotations__", {}).get("return")  # a type, or its name
+    if returns is None:
+        with suppress(ValueError, TypeError):  # some functions have no signature
+            return "optimizer" if "eta" in inspect.signature(function).parameters else "objective"
     return "optimizer" if getattr(returns, "__name__", str(returns)).endswith("GossipOptimizer") else "objective"
 
 

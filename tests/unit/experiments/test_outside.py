@@ -91,6 +91,7 @@ def a_number(level: float = 1.0): return 3
 def an_optimizer(level: float = 1.0): return optimizers.dsgd(0.1)
 def raising(level: float = 1.0): raise KeyError("level")
 def without_eta(part: float = 0.1): return optimizers.dsgd(part)
+def step(eta: float = 0.1): return optimizers.dsgd(eta)
 def an_objective(eta: float = 0.1): return objectives.erm()
 '''
 OWN = ("--objective", "mine:above")
@@ -208,6 +209,19 @@ def test_the_command_algorithms_describes_it() -> None:
     assert "--level 1.0" in said.out and "More about it" not in said.out
     said = drdsgd("algorithms", "mine:part_of")
     assert said.status == 0 and "--eta 0.2 --part 0.5" in said.out and "loss-clip" not in said.out
+
+
+def test_the_command_algorithms_needs_no_annotation_and_names_no_option() -> None:
+    said = drdsgd("algorithms", "mine:step")
+    assert said.status == 0 and "--eta 0.1" in said.out, said.err
+    assert refused("algorithms", "mine:nothing").startswith("mine:nothing: AttributeError: ")
+    assert refused("algorithms", "mine:with_gamma").startswith("mine:with_gamma: the parameter gamma has the name of")
+
+
+def test_help_lists_the_choices_of_a_literal() -> None:
+    said = drdsgd("train", "--objective", "mine:of_all_kinds", "--help")
+    line = next(line for line in said.out.splitlines() if "--kind" in line)
+    assert "option of mine:of_all_kinds (one or two); default one" in line
 
 
 def test_a_comparison_has_it(here: Path) -> None:
