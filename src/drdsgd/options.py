@@ -323,6 +323,12 @@ _SERVER, _NETWORK, _DATA, _RUN = "Server (baselines)", "Network", "Data and mode
 IN_PYTHON = "Python"
 GROUPS = (_ALGORITHM, _OBJECTIVE, _OPTIMIZER, _SERVER, _NETWORK, _DATA, _RUN)
 
+ObjectiveName = Annotated[str, Option(
+    "override the algorithm's objective ({objectives}, or your own as package.module:function)", _ALGORITHM, unset=""
+)]  # fmt: skip
+OptimizerName = Annotated[str, Option(
+    "override the algorithm's optimizer ({optimizers}, or your own as package.module:function)", _ALGORITHM, unset=""
+)]  # fmt: skip
 Rounds = Annotated[int, Option("communication rounds T", _ALGORITHM, least=1, below=LIMIT)]
 BatchSize = Annotated[int, Option("batch size B: samples per device and round", _ALGORITHM, least=1, below=LIMIT)]
 Eta = Annotated[float, Option("step size", _ALGORITHM, above=0, most=MOST)]

@@ -323,7 +323,11 @@ def test_old_ways_warn_at_the_users_line() -> None:
     loss, hosted = torch.tensor([0.5, 9.0]), objectives.LocalDevices.all_of(torch.ones(2))
     new = clip(objectives.kl_dro(2.0), 1.0)
     assert torch.equal(old.weigh(loss, old.init(hosted), 0), new.weigh(loss, new.init(hosted), 0))
-    for make in (lambda: optimizers.dsgd(0.1, compressed), lambda: optimizers.dsgd(0.1, exchange=compressed)):
+    ways: list[Callable[[], Any]] = [
+        lambda: optimizers.dsgd(0.1, compressed),
+        lambda: optimizers.dsgd(0.1, exchange=compressed),
+    ]
+    for make in ways:
         with pytest.warns(DeprecationWarning, match=r"^dsgd\(eta, exchange\) is now choco\(eta, exchange\); ") as more:
             made = make()
         assert [one.filename for one in (*told, *more)] == [__file__] * 2

@@ -120,10 +120,9 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def count(name: str, text: str | None) -> int | None:
-    """A whole number, at least 1; None if it is not given."""
+    """The value of an option that is a whole number, within its bounds; None if it is not given."""
     if text is None:
         return None
     number = int(parse(name, text))
-    if number < 1:
-        raise InputError(f"{option(name)} {number}: must be at least 1")
+    OPTIONS[name].check(name, number)
     return number

@@ -22,7 +22,6 @@ from drdsgd.experiments.records import Folder, Record, read
 from drdsgd.experiments.registry import METHODS, parse
 from drdsgd.experiments.run import check, check_unchanged, run
 from drdsgd.files import write_text
-from drdsgd.options import LIMIT
 
 __all__ = ["Cell", "Study", "compare", "extended", "load", "resumed"]
 
@@ -108,8 +107,7 @@ def compare(
     that get a copy of all metrics.
     """
     budget = default_threads() if threads is None else threads
-    if not 1 <= budget < LIMIT:
-        raise InputError(f"{named('threads', budget)}: must be at least 1 and below {LIMIT}")
+    registry.OPTIONS["threads"].check("threads", budget)
     if not resume:
         if (out / "study.toml").exists():
             raise InputError(

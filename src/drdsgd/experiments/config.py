@@ -117,6 +117,8 @@ def applicable(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "partition" in found:
         found |= registry.PARTITIONS.get(str(fields.get("partition", found["partition"])), {})
+    if "compression" in found and fields.get("compression", found["compression"]) is None:
+        del found["gamma"]
     return found
 
 
@@ -126,14 +128,10 @@ def has(name: str, fields: Mapping[str, Any]) -> bool:
     >>> has("mu", {"algorithm": "dsgd"}), has("mu", {"algorithm": "dsgd", "objective": "kl-dro"})
     (False, True)
     """
-    if name in FIELDS and name not in ("objective", "optimizer"):
+    if name in FIELDS or name in registry.TRAINING or name in _OF_DATA:
         return True
-    if name in registry.TRAINING or name in _OF_DATA:
-        return True
-    if fields["algorithm"] in registry.SERVERS:
-        return name in registry.SERVERS[fields["algorithm"]].options
-    if name in registry.GOSSIP or name in FIELDS:
-        return True
+    if name in registry.GOSSIP:
+        return fields["algorithm"] not in registry.SERVERS
     return name in registry.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
 
 
@@ -153,34 +151,22 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise InputError(f"the key '{name}' is {unknown(name, list(known))}")
-        if name in fields and name not in options and (name not in FIELDS or _without_parts(name, fields)):
+        if name in fields and name not in options and name not in FIELDS:
             check_dataset(fields["dataset"])  # a wrong name is the first mistake to report
-            needs = registry.needed_by(name, fields["algorithm"])
+            compressed = name == "gamma" and "compression" in options
+            needs = named("compression") if compressed else registry.needed_by(name, fields["algorithm"])
             raise InputError(f"{named(name, fields[name])} does nothing here: it needs {needs}; leave it out")
     for name in given.keys() & fields.keys():
         known[name].check(name, fields[name])
         kind = known[name].kind
         fields[name] = kind(fields[name]) if kind in (int, float) else fields[name]
-    _check_gamma(fields, options)
     for name, default in defaults(options, fields).items():
-        if default is not None and not (name == "gamma" and "compression" not in fields and not options["compression"]):
+        if default is not None:
             fields.setdefault(name, default)
     for name, value in fields.items():  # the rules of FIELDS come first: others depend on devices and model
         if isinstance(value, Rule):
             fields[name] = value.of(fields)
     return {**dict.fromkeys(OPTIONS), **fields}
-
-
-def _without_parts(name: str, fields: Mapping[str, Any]) -> bool:
-    """Whether the field names a part, and the algorithm has none."""
-    return name in ("objective", "optimizer") and fields["algorithm"] in registry.SERVERS
-
-
-def _check_gamma(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    if "gamma" in fields and "compression" not in fields and options.get("compression") is None:
-        raise InputError(
-            f"{named('gamma', fields['gamma'])} does nothing here: it needs {named('compression')}; leave it out"
-        )
 
 
 def _check_algorithm(fields: dict[str, Any]) -> None:

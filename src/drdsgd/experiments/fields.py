@@ -51,28 +51,6 @@ class Fields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     algorithm: Annotated[str, Option("name of the algorithm, see drdsgd algorithms", _ALGORITHM)] = "dr-dsgd"
-    objective: (
-        Annotated[
-            str,
-            Option(
-                "override the algorithm's objective ({objectives}, or your own as package.module:function)",
-                _ALGORITHM,
-                unset="",
-            ),
-        ]
-        | None
-    ) = None
-    optimizer: (
-        Annotated[
-            str,
-            Option(
-                "override the algorithm's optimizer ({optimizers}, or your own as package.module:function)",
-                _ALGORITHM,
-                unset="",
-            ),
-        ]
-        | None
-    ) = None
     devices: Annotated[int, Option("number of devices K, 2 or more", _NETWORK, least=2, below=LIMIT)] = _AS_FILES
     graph: Annotated[
         str,

@@ -231,7 +231,7 @@ def needed_by(name: str, algorithm: str) -> str:
     >>> InputError(needed_by("q", "dsgd")).on_command_line
     '--objective q-ffl or --algorithm q-fedavg'
     """
-    if name in GOSSIP or name in ("objective", "optimizer"):
+    if name in GOSSIP:
         return "an algorithm without a server"
     tables: dict[str, Mapping[str, Options]] = {
         **{kind: {key: one.options for key, one in table.items()} for kind, table in _TABLES.items()},

@@ -14,6 +14,7 @@ from drdsgd.core.objectives import OBJECTIVES, Objective
 from drdsgd.core.optimizers import OPTIMIZERS, GossipOptimizer
 from drdsgd.core.parts import Part
 from drdsgd.errors import InputError, named, unknown
+from drdsgd.options import ObjectiveName, OptimizerName
 from drdsgd.training import outside
 
 __all__ = ["algorithm", "check_names", "constructor"]
@@ -34,7 +35,9 @@ def algorithm(name: str, /, *, objective: Parts = None, optimizer: Parts = None,
     return made
 
 
-def constructor(name: str, objective: Parts = None, optimizer: Parts = None) -> Constructor[Any]:
+def constructor(
+    name: str, objective: ObjectiveName | Parts = None, optimizer: OptimizerName | Parts = None
+) -> Constructor[Any]:
     """The function that makes an algorithm, with all its options and their defaults."""
     known = (*ALGORITHMS, *SERVERS)
     if name not in known:

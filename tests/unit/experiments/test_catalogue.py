@@ -90,6 +90,6 @@ def test_texts_name_no_argument_of_python() -> None:
     """The command line has dashes, and Python has not."""
     texts = [one.option.help for one in registry.OPTIONS.values()]
     for table in (registry.OBJECTIVES, registry.OPTIMIZERS, registry.SERVERS):
-        texts += [text for one in table.values() for text in (one.what, one.sends)]
+        texts += [one.sends for one in table.values()]
     names = {name for name in registry.OPTIONS if "_" in name}
     assert [text for text in texts if "--" in text or names & {*re.findall(r"\w+", text)}] == []

@@ -91,7 +91,7 @@ def test_a_text_that_is_no_number_is_told_with_its_option(name: str, text: str, 
     assert str(caught.value) == f"{name}={text!r}: not {kind} ({OPTIONS[name].option.help})"
 
 
-@pytest.mark.parametrize("known", [METHODS, MIXINGS, SCHEDULES, COMPRESSIONS, *map(tuple, (DATASETS, GRAPHS, OPTIONS))])
+@pytest.mark.parametrize("known", [METHODS, MIXINGS, SCHEDULES, COMPRESSIONS, (*DATASETS,), (*GRAPHS,), (*OPTIONS,)])
 def test_a_typing_error_is_answered_with_the_right_name(known: tuple[str, ...]) -> None:
     for name in known:
         if len(name) > 3 and not any(name[1:] in other for other in known if other != name):

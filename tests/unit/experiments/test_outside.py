@@ -1,4 +1,4 @@
-"""Functions from outside: one function adds an objective or an optimizer, and its parameters are options everywhere."""
+"""User-defined functions: one function adds an objective or an optimizer, and its parameters are options everywhere."""
 
 from __future__ import annotations
 
