@@ -22,7 +22,7 @@ from drdsgd.core.parallel import Each, column_sums
 from drdsgd.core.parts import Part
 from drdsgd.core.round import State, init, make_round
 from drdsgd.core.schedules import highest
-from drdsgd.errors import InputError, named
+from drdsgd.errors import InputError, a, named
 from drdsgd.options import GossipSteps, LocalSteps, Parameter, WeightDecay, parameters
 from drdsgd.topology.mixing import Mixing, with_steps
 
@@ -136,11 +136,12 @@ def compose(
 
 
 def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
-    """The objective or optimizer of a part, which may be your own function."""
+    """The objective or optimizer of a part, which may be a user-defined function."""
     made = part.make(**options)
     if not isinstance(made, kind):
+        argument = named("objective" if kind is Objective else "optimizer", part.name)
         home = kind.__module__.replace(".core.", ".")
-        raise InputError(f"{part.name}: it returned a {type(made).__name__}, and must return {home}.{kind.__name__}")
+        raise InputError(f"{argument}: it returned {a(type(made))}, and must return {a(kind)} ({home})")
     return made
 
 

@@ -20,8 +20,8 @@ from drdsgd.core.compression import compressor
 from drdsgd.core.optimizers import Messages
 from drdsgd.core.parts import Part
 from drdsgd.core.schedules import Schedule
-from drdsgd.errors import InputError, named
-from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, defaults, parameters, values
+from drdsgd.errors import InputError, named, unknown
+from drdsgd.options import EtaSchedule, MuSchedule, Parameter, Rule, defaults, parameters
 
 __all__ = ["Constructor", "Make", "Options", "Setting", "scheduled", "title_of", "with_schedules"]
 
@@ -130,10 +130,24 @@ def title_of(title: str, chosen: Mapping[str, Any], default: Mapping[str, Any], 
         if name == "gamma" and isinstance(default[name], Rule) and value == default[name].of(chosen):
             continue
         if name == "mu" or all_in_title or value != default[name]:
-            words = name.replace("_", " ")
-            said = schedules.said(value) if callable(value) else getattr(value, "spelled", value)
-            parts.append(f"{words} = {value:g}" if isinstance(value, float) else f"{said} {words}")
+            parts.append(_in_words(name.replace("_", " "), getattr(value, "spelled", value)))
     return title + (f" with {', '.join(parts)}" if parts else "")
+
+
+def _in_words(name: str, value: Any) -> str:
+    """An option with its value, in a title.
+
+    >>> _in_words("mu", 6.0), _in_words("weights", "normalized"), _in_words("compression", "none")
+    ('mu = 6', 'normalized weights', 'no compression')
+    """
+    if isinstance(value, bool):
+        return f"{name} = {str(value).lower()}"
+    if isinstance(value, float):
+        return f"{name} = {value:g}"
+    if callable(value):
+        start, _, way = schedules.said(value).partition(", ")
+        return f"{name} = {start} ({way})"
+    return f"no {name}" if value == "none" else f"{value} {name}"
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,10 @@ class Constructor(Generic[A]):
             raise TypeError(f"{what}({', '.join(self.parameters)}): too many values, or two values for one option")
         given |= first
         known = defaults(self.options, given)
-        chosen = values(given, known, what)
+        for name in given:
+            if name not in known:
+                raise InputError(f"{what}(..., {name}=...): {unknown(name, tuple(known))}")
+        chosen = {**known, **given}
         for name, value in given.items():
             if self.parameters[name].is_plain(value) or (value is None and self.parameters[name].default is not None):
                 self.parameters[name].check(name, value)

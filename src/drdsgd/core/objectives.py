@@ -158,9 +158,10 @@ def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: 
     """
     if loss_clip is not None:
         warnings.warn(
-            "kl_dro(loss_clip=...) is now clipped(kl_dro(...), loss_clip); the old way goes with the next release",
+            "kl_dro(loss_clip=...) is now clipped(kl_dro(...), loss_clip); the old way will be removed in the next "
+            "release",
             DeprecationWarning,
-            stacklevel=2,
+            stacklevel=3,  # past the checks of options
         )
         return clipped(kl_dro(mu, weights), loss_clip)
     mu_at = schedule_of("mu", mu)
@@ -174,11 +175,11 @@ def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: 
     return Objective(_share_only, weigh)
 
 
+@renamed(t="tilt")
 @declare(
     OBJECTIVES, "tilted risk, (1/t) log sum_i p_i exp(t f_i): kl-dro with mu = 1 / t, normalized", "1",
     "Li, Beirami, Sanjabi and Smith, ICLR 2021",
 )  # fmt: skip
-@renamed(t="tilt")
 def term(tilt: Tilt = 1.0) -> Objective:
     """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 7 with mu = 1 / t, so normalised `kl_dro`.
 
@@ -361,8 +362,8 @@ def project_on_simplex(x: Tensor) -> Tensor:
     return projected / projected.sum(dim=1, keepdim=True)  # the sum is 1 up to rounding already
 
 
-@checked
 @renamed(beta="loss_smoothing")
+@checked
 def smoothed(objective: Objective, loss_smoothing: LossSmoothing) -> Objective:
     """The objective applied to a moving average of each device's loss, `u <- (1 - beta) u + beta loss`.
 

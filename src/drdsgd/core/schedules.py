@@ -109,7 +109,7 @@ def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
     return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words, top)
 
 
-def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
+def schedule_of(name: str, value: float | Schedule) -> Schedule:
     """A schedule as it is, or a positive number as a constant schedule.
 
     >>> schedule_of("eta", 0.5)(7)
@@ -117,7 +117,7 @@ def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
     """
     if callable(value):
         return value
-    constant = positive(name, value, hint)
+    constant = positive(name, value)
     return lambda t: constant
 
 
@@ -139,23 +139,19 @@ def spelled(name: str, start: float, schedule: str, rounds: int) -> float | Sche
         if value is not None:
             raise InputError(f"{said}: constant takes no number; set {named(name)}")
         return start
-    if kind == "exponential":
-        if value is None:
-            raise InputError(f"{said}: give the decay per round, for example exponential:0.99")
-        if not 0 < value <= 1:
-            raise InputError(f"{said}: the decay per round must be in (0, 1]; 0.99 halves {name} in 69 rounds")
-        return exponential(start, value)
-    if kind == "warmup":
-        if name == "mu":
-            raise InputError(f"{said}: mu must stay above zero; write linear:0.1 to end at a tenth of mu")
-        if value is not None and not 0 < value < 1:
-            raise InputError(f"{said}: {number} must be a fraction of the rounds, in (0, 1)")
-        return warmup(start, rounds, 0.1 if value is None else value)
-    if value is not None and not 0 <= value <= 1:
-        raise InputError(f"{said}: the end must be a fraction of {name}, in [0, 1]")
-    if name == "mu" and not value:
+    if kind == "exponential" and value is None:
+        raise InputError(f"{said}: give the decay per round, for example exponential:0.99")
+    if name == "mu" and kind == "warmup":
+        raise InputError(f"{said}: mu must stay above zero; write linear:0.1 to end at a tenth of mu")
+    if name == "mu" and kind in ("linear", "cosine") and not value:
         raise InputError(f"{said}: mu must stay above zero; write {kind}:0.1 to end at a tenth of mu")
-    return (linear if kind == "linear" else cosine)(start, rounds, value or 0.0)
+    own = () if value is None else (value,)
+    try:
+        if kind == "exponential":
+            return exponential(start, *own)
+        return {"linear": linear, "cosine": cosine, "warmup": warmup}[kind](start, rounds, *own)
+    except InputError as error:
+        raise InputError(f"{said}: {error.marked}") from None
 
 
 def _part(end: float) -> float:

@@ -19,12 +19,12 @@ from drdsgd.data.dealing import dealt as deal_by_name
 from drdsgd.data.devices import Devices
 from drdsgd.data.partition import PARTITIONS
 from drdsgd.errors import InputError, named, unknown
-from drdsgd.experiments import outside
 from drdsgd.experiments.config import Experiment, check_dataset, folder_of
 from drdsgd.options import parameters
 from drdsgd.random import one_generator
 from drdsgd.topology.graphs import GRAPHS, check, from_file
 from drdsgd.topology.mixing import Mixing, mixing_of, with_steps
+from drdsgd.training import outside
 from drdsgd.training.algorithms import constructor
 
 __all__ = [
@@ -163,14 +163,11 @@ def gossip_of(e: Experiment, graph: nx.Graph) -> Mixing:
 
 def make_algorithm(e: Experiment) -> Method:
     """The algorithm with the experiment's options."""
-    parts = {kind: getattr(e, kind) for kind in ("objective", "optimizer") if getattr(e, kind) is not None}
-    made = constructor(e.algorithm, **{kind: _part(kind, name) for kind, name in parts.items()})
+    fields = dict(e)
+    parts = {kind: fields[kind] for kind in ("objective", "optimizer")}
+    made = constructor(e.algorithm, **parts)
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"{named('clients', e.clients)}: there are only {e.devices} devices; leave it out for all")
-    chosen = {name: value for name in made.options if (value := getattr(e, name, None)) is not None}
+    chosen = {name: value for name in made.options if (value := fields.get(name)) is not None}
     algorithm: Method = made(**chosen).resolve(Setting(e.devices, e.rounds, e.seed, e.model))
     return algorithm
-
-
-def _part(kind: str, name: str) -> Any:
-    return outside.part(kind, name) if ":" in name else name

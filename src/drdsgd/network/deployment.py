@@ -26,7 +26,7 @@ from drdsgd.core.optimizers import COPIES
 from drdsgd.errors import InputError, flag, named, one_line, unknown
 from drdsgd.experiments.build import gossip_of, make_algorithm, make_graph
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import DATASETS, GRAPHS
+from drdsgd.experiments.registry import DATASETS, GRAPHS
 from drdsgd.files import write_text
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]

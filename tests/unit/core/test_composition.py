@@ -132,6 +132,24 @@ def test_python_and_an_experiment_train_the_same_models(name: str, options: dict
     assert (result.training.algorithm, result.training.eta) == (made.name, made.eta)
 
 
+@pytest.mark.parametrize(
+    ("made", "title"),
+    [
+        (lambda: drdsgd.dr_gt_adam(compression="none"), "DR-GTAdam with mu = 0.3, no compression"),
+        (lambda: drdsgd.dr_dsgd(mu=schedules.linear(1.0, 10, 0.1)), "DR-DSGD with mu = 1 (linear to 0.1 in 10 rounds)"),
+        (lambda: drdsgd.dr_dsgd(mu=lambda t: 1 / (t + 1)), "DR-DSGD with mu = 1 at first (then your own schedule)"),
+        (lambda: drdsgd.algorithm("dsgd", objective=flagged, flagy=False), "flagged + dsgd with flagy = false"),
+    ],
+)
+def test_titles_are_english(made: Callable[[], Any], title: str) -> None:
+    assert made().name == title
+
+
+def flagged(flagy: bool = True) -> objectives.Objective:
+    """An objective with a flag."""
+    return objectives.erm()
+
+
 def test_two_kinds_of_options_train_different_models() -> None:
     """So the comparison above can fail."""
     e = Experiment(**TINY)
