@@ -18,8 +18,8 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 from drdsgd.cli import app
+from drdsgd.errors import option as spelled
 from drdsgd.experiments import registry
-from drdsgd.experiments.options import spelling
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -166,7 +166,7 @@ def methods_table() -> Iterator[str]:
 
 
 def _spelled(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{spelling(name)}{'' if v is None else f' {v}'}`" for name, v in options.items()) or "—"
+    return ", ".join(f"`{spelled(name)}{'' if v is None else f' {v}'}`" for name, v in options.items()) or "—"
 
 
 def _head(*names: str) -> tuple[str, str]:

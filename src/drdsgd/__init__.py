@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from drdsgd import baselines as servers
     from drdsgd import data, models
-    from drdsgd.baselines import afl, ditto, drfa, fed_term, fedavg, fedrobust, q_fedavg, rfa
+    from drdsgd.baselines.afl import afl
+    from drdsgd.baselines.ditto import ditto
+    from drdsgd.baselines.drfa import drfa
+    from drdsgd.baselines.fed_term import fed_term
+    from drdsgd.baselines.fedavg import fedavg
+    from drdsgd.baselines.fedrobust import fedrobust
+    from drdsgd.baselines.q_fedavg import q_fedavg
+    from drdsgd.baselines.rfa import rfa
     from drdsgd.core import algorithms, compression, objectives, optimizers, schedules
     from drdsgd.core.algorithms import (
         Algorithm,
@@ -44,44 +51,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# module -> its public names
-_NAMES = {
-    "baselines": (
-        "afl",
-        "ditto",
-        "drfa",
-        "fed_term",
-        "fedavg",
-        "fedrobust",
-        "q_fedavg",
-        "rfa",
-    ),
-    "core.algorithms": (
-        "Algorithm",
-        "ad_gda",
-        "choco_sgd",
-        "d2",
-        "dr_dsgd",
-        "dr_gt_adam",
-        "dr_qgm",
-        "dsgd",
-        "dsgdm",
-        "exact_diffusion",
-        "gradient_tracking",
-        "gt_adam",
-        "qg_dsgdm",
-        "sgp",
-    ),
-    "core.objectives": ("erm", "kl_dro"),
-    "core.round": ("Info", "State", "make_round"),
-    "errors": ("Diverged", "InputError"),
-    "experiments.config": ("Experiment",),
-    "experiments.run": ("resume", "run"),
-    "topology.mixing": ("Mixing", "metropolis"),
-    "training.algorithms": ("algorithm",),
-    "training.loop": ("Result", "train", "trajectory"),
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+# modules with public names, in the order in which they are searched: those that need no torch come first, and ad_gda is
+# an algorithm before it is an objective
+_HOMES = (
+    "errors", "experiments.config", "core.algorithms", "core.objectives", "core.round", "baselines", "topology.mixing",
+    "training.algorithms", "training.loop", "experiments.run",
+)  # fmt: skip
 _MODULES = {
     "algorithms": "core.algorithms",
     "compression": "core.compression",
@@ -109,11 +84,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name in _MODULES:
+        value: Any = importlib.import_module(f"drdsgd.{_MODULES[name]}")
+    elif name in __all__:
         # none of these names is also a module of the package: importing that module would hide the name
-        value = getattr(importlib.import_module(f"drdsgd.{_HOMES[name]}"), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"drdsgd.{_MODULES[name]}")
+        homes = (importlib.import_module(f"drdsgd.{home}") for home in _HOMES)
+        value = next(getattr(home, name) for home in homes if name in home.__all__)
     else:
         raise AttributeError(f"module 'drdsgd' has no attribute '{name}'")
     globals()[name] = value

@@ -11,7 +11,7 @@ from numbers import Integral
 
 __all__ = [
     "Died", "Diverged", "InUse", "InputError", "Interrupted",
-    "flag", "named", "not_negative", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
+    "a", "flag", "named", "one_line", "option", "out_of_memory", "positive", "unknown", "whole",
 ]  # fmt: skip
 
 # how `named` marks an argument in a message: start, name, separator, value (in quotes if it is a text), end; a flag has
@@ -145,28 +145,25 @@ def whole(argument: str, value: object, least: int = 1) -> int:
     return int(value)
 
 
-def positive(argument: str, value: float, hint: str = "") -> float:
-    """A positive number, or an `InputError` that names the argument and hints at sensible values.
+def positive(argument: str, value: float) -> float:
+    """A positive number, or an `InputError` that names the argument.
 
-    >>> positive("mu", -1.0, "the paper uses 2 to 9")
+    >>> positive("mu", -1.0)
     Traceback (most recent call last):
-    drdsgd.errors.InputError: mu must be a positive number: -1; the paper uses 2 to 9
+    drdsgd.errors.InputError: mu must be a positive number: -1
     """
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{argument} must be a positive number: {value:g}" + (f"; {hint}" if hint else ""))
+        raise InputError(f"{argument} must be a positive number: {value:g}")
     return value
 
 
-def not_negative(argument: str, value: float, hint: str) -> float:
-    """A number that is 0 or more, or an `InputError` that names the argument and suggests values.
+def a(kind: type) -> str:
+    """The name of a type with its article.
 
-    >>> not_negative("q", -1.0, "0 is average risk")
-    Traceback (most recent call last):
-    drdsgd.errors.InputError: q must be 0 or more: -1; 0 is average risk
+    >>> a(int), a(str)
+    ('an int', 'a str')
     """
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{argument} must be 0 or more: {value:g}; {hint}")
-    return value
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
 
 
 def unknown(name: str, known: Sequence[str]) -> str:

@@ -21,12 +21,11 @@ from contextlib import suppress
 from numbers import Integral, Number, Real
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
-from drdsgd.errors import InputError, named, unknown
+from drdsgd.errors import InputError, named
 
 __all__ = [
     "GROUPS", "IN_PYTHON", "LIMIT", "Option", "Parameter", "Rule", "adam_step", "all_cores", "by_compression",
-    "checked", "defaults", "either", "gamma_of", "paper_batch", "paper_step", "parameter", "parameters", "renamed",
-    "values",
+    "checked", "defaults", "either", "gamma_of", "paper_batch", "paper_step", "parameters", "renamed",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -98,7 +97,7 @@ class Parameter(NamedTuple):
             return None if isinstance(value, self.kind) else f"a valid {word}"
         if isinstance(value, bool) or not isinstance(value, Integral if self.kind is int else Real):
             return "a valid integer" if self.kind is int else "a valid number"
-        if not isinstance(value, Integral) and not math.isfinite(value):
+        if self.kind is float and not _is_finite(value):
             return "a finite number"
         o, number = self.option, typing.cast(Any, value)  # not as a float: an integer may be too large for it
         for bound, fits, words in (
@@ -108,6 +107,13 @@ class Parameter(NamedTuple):
             if bound is not None and not fits(number, bound):
                 return f"{words} {bound:.15g}" if isinstance(bound, float) else f"{words} {bound}"
         return None
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def either(choices: list[str]) -> str:
@@ -181,8 +187,8 @@ all_cores: Any = Rule("all cores", lambda e: _cores())
 def parameters(function: Callable[..., Any], foreign: str = "") -> dict[str, Parameter]:
     """The options among a function's parameters, by name: those whose annotation holds an `Option`.
 
-    With `foreign`, the name of a function from outside, every parameter must be an option: of type float, int, bool,
-    str or Literal, with a default. Its help may be a text, `Annotated[float, "the level that counts"]`.
+    With `foreign`, the name of a user-defined function, every parameter must be an option: of type float, int, bool,
+    str or Literal of texts, with a default. Its help may be a text, `Annotated[float, "the level that counts"]`.
 
     >>> parameters(example)["mu"].default, parameters(example)["mu"].option.above
     (6.0, 0)
@@ -199,18 +205,13 @@ def parameters(function: Callable[..., Any], foreign: str = "") -> dict[str, Par
                 f"{foreign}: the parameter {name} {why}; write {name}: float = 1.0 (or int, bool, str, Literal)"
             )
         found[name] = Parameter(option or Option(""), types_ or str, default, schedule)
+        if foreign and default is not None and not callable(default) and (wrong := found[name]._wrong(default)):
+            raise InputError(f"{foreign}: the default of the parameter {name} is {default!r}, and should be {wrong}")
     return found
 
 
 def _word(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
-
-
-def parameter(kind: Any, default: Any) -> Parameter:
-    """The option that an annotation declares, with its default."""
-    option, type_, schedule = _taken_apart(kind)
-    assert option is not None and type_ is not None
-    return Parameter(option, type_, default, schedule)
 
 
 def _signature(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
@@ -248,15 +249,18 @@ def _taken_apart(kind: Any) -> tuple[Option | None, type[Any] | tuple[str, ...] 
         elif origin in (typing.Union, types.UnionType):
             waiting += typing.get_args(one)
         elif origin is Literal:
-            found.append(tuple(map(str, typing.get_args(one))))
+            choices = tuple(choice for choice in typing.get_args(one) if choice is not None)
+            texts = all(isinstance(choice, str) for choice in choices)
+            found += [choices] if texts else []
+            strange = strange or not texts
         elif one in (float, int, str, bool):
             found.append(one)
         elif one not in (None, type(None)):
             schedule, strange = schedule or "Callable" in str(one), True
     if not found or (strange and option is None):
         return None, None, False
-    choices = [one for one in found if isinstance(one, tuple)]
-    return option, choices[0] if choices else float if float in found else found[0], schedule
+    literals = [one for one in found if isinstance(one, tuple)]
+    return option, literals[0] if literals else float if float in found else found[0], schedule
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -266,8 +270,6 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     drdsgd.errors.InputError: mu=0.0: input should be greater than 0 (robustness, ...)
     """
-    if (old := getattr(function, "old_names", None)) is not None:  # values with an old name are checked, too
-        return renamed(**old)(checked(inspect.unwrap(function)))
     known = functools.cache(lambda: (inspect.signature(function), parameters(function)))
 
     @functools.wraps(function)
@@ -282,34 +284,27 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Accept old names of parameters, with a warning: `@renamed(lam="pull")`."""
+    """Accept old names of parameters, with a warning: `@renamed(lam="pull")`, the first of a function's decorators."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def with_old_names(*positional: P.args, **keywords: P.kwargs) -> R:
             for old, new in names.items():
                 if old in keywords:
+                    if new in keywords:
+                        raise TypeError(f"{function.__name__}({old}=..., {new}=...): two values for {new}")
                     warnings.warn(
-                        f"{function.__name__}({old}=...) is now {function.__name__}({new}=...); the old name goes with "
-                        "the next release",
+                        f"{function.__name__}({old}=...) is now {function.__name__}({new}=...); the old name will be "
+                        "removed in the next release",
                         DeprecationWarning,
                         stacklevel=2,
                     )
                     keywords[new] = keywords.pop(old)
             return function(*positional, **keywords)
 
-        with_old_names.old_names = names  # type: ignore[attr-defined]  # `checked` reads it
         return with_old_names
 
     return decorate
-
-
-def values(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The defaults in `known` with the given values; refuses a name that is not known."""
-    for name in given:
-        if name not in known:
-            raise InputError(f"{what}(..., {name}=...): {unknown(name, tuple(known))}")
-    return {**known, **given}
 
 
 def defaults(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,6 +323,12 @@ _SERVER, _NETWORK, _DATA, _RUN = "Server (baselines)", "Network", "Data and mode
 IN_PYTHON = "Python"
 GROUPS = (_ALGORITHM, _OBJECTIVE, _OPTIMIZER, _SERVER, _NETWORK, _DATA, _RUN)
 
+ObjectiveName = Annotated[str, Option(
+    "override the algorithm's objective ({objectives}, or your own as package.module:function)", _ALGORITHM, unset=""
+)]  # fmt: skip
+OptimizerName = Annotated[str, Option(
+    "override the algorithm's optimizer ({optimizers}, or your own as package.module:function)", _ALGORITHM, unset=""
+)]  # fmt: skip
 Rounds = Annotated[int, Option("communication rounds T", _ALGORITHM, least=1, below=LIMIT)]
 BatchSize = Annotated[int, Option("batch size B: samples per device and round", _ALGORITHM, least=1, below=LIMIT)]
 Eta = Annotated[float, Option("step size", _ALGORITHM, above=0, most=MOST)]
@@ -342,9 +343,9 @@ LocalSteps = Annotated[int, Option(
 )]  # fmt: skip
 
 Mu = Annotated[float, Option("robustness, small is worst case, large is average", _OBJECTIVE, above=0)]
-MuSchedule = Annotated[
-    str, Option("mu over rounds, as eta_schedule; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant")
-]
+MuSchedule = Annotated[str, Option(
+    "mu over rounds, written like a schedule of eta; linear:0.1 ends at a tenth of mu", _OBJECTIVE, unset="constant"
+)]  # fmt: skip
 Weights = Annotated[Literal["as-written", "without-mu", "normalized"], Option(
     "weights as-written (h / mu), without-mu (h) or normalized (h / mean h, by gossip)", _OBJECTIVE
 )]  # fmt: skip
@@ -365,9 +366,9 @@ WeightCap = Annotated[
 Momentum = Annotated[float, Option("momentum coefficient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
 SecondMomentum = Annotated[float, Option("decay of the mean squared gradient, in [0, 1)", _OPTIMIZER, least=0, below=1)]
 Compression = Annotated[str, Option("compress messages: none, top:PART, random:PART or quantize:BITS", _OPTIMIZER)]
-Gamma = Annotated[
-    float, Option("with compression: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1)
-]
+Gamma = Annotated[float, Option(
+    "with compressed messages: step towards the neighbours' models, in (0, 1]", _OPTIMIZER, above=0, most=1
+)]  # fmt: skip
 
 Clients = Annotated[
     int, Option("number of devices drawn at random for each round", _SERVER, least=1, below=LIMIT, unset="all")
@@ -399,7 +400,7 @@ DataDir = Annotated[
 PartitionKind = Annotated[
     Literal["shards", "dirichlet", "iid"], Option("how samples are dealt to devices: shards, dirichlet or iid", _DATA)
 ]
-Shards = Annotated[int, Option("number per device", _DATA, least=1, below=LIMIT)]
+Shards = Annotated[int, Option("number of shards per device", _DATA, least=1, below=LIMIT)]
 Alpha = Annotated[float, Option("concentration, small is uneven", _DATA, above=0)]
 Heterogeneity = Annotated[
     float, Option("how much the devices of the synthetic data differ; 0 is IID", _DATA, least=0, most=MOST)
@@ -420,9 +421,7 @@ EvalEvery = Annotated[int, Option("rounds between evaluations", _RUN, least=1, b
 Execution = Annotated[
     Literal["auto", "batched", "loop"], Option("how one process runs its devices: auto, batched or loop", _RUN)
 ]
-Matmul = Annotated[
-    Literal["mkl", "onednn"], Option("library of float32 matrix products on a CPU: mkl or onednn", _RUN)
-]
+Matmul = Annotated[Literal["mkl", "onednn"], Option("library of float32 matrix products on a CPU: mkl or onednn", _RUN)]
 Precision = Annotated[Literal["float32", "bfloat16"], Option(
     "factors of products: float32, or bfloat16 with float32 models (faster where the processor has AVX512-BF16)", _RUN
 )]  # fmt: skip

@@ -22,8 +22,8 @@ from drdsgd.cli import explore, main
 from drdsgd.data import download, sources
 from drdsgd.errors import InputError
 from drdsgd.experiments import records
-from drdsgd.experiments.options import parse
 from drdsgd.experiments.records import Folder
+from drdsgd.experiments.registry import parse
 from tests.support.program import SMALL, begun, contents, drdsgd, one_line, refused
 
 # -------------------------------------------------------------------- commands
@@ -199,8 +199,8 @@ def test_a_value_out_of_range_is_named_with_its_option(tmp_path: Path, name: str
         ),
         (["--model", "mpl"], "--model mpl: unknown, did you mean mlp?"),
         (["--model", "cnn", "--dataset", "synthetic"], "a cnn needs images"),
-        (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: the end must be a fraction of eta"),
-        (["--eta-schedule", "exponential:2"], "--eta-schedule exponential:2: the decay per round must be in (0, 1]"),
+        (["--eta-schedule", "linear:2"], "--eta-schedule linear:2: end must be in [0, 1]: 2"),
+        (["--eta-schedule", "exponential:2"], "--eta-schedule exponential:2: decay must be in (0, 1]: 2"),
         (["--device", "cuda:99"], "--device cuda:99: "),
         (["--device", "gpu"], "--device gpu: "),
         (["--device", "meta"], "--device meta: "),

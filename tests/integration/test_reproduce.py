@@ -216,7 +216,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused("reproduce", "fig9") == f"reproduce fig9: unknown; {choices}"
     assert "--seeds x" in refused("reproduce", "fig1", "--seeds", "x")
     assert "--seeds : give a number of seeds" in refused("reproduce", "fig1", "--seeds", "")
-    assert "--rounds 0: must be at least 1" in refused("reproduce", "fig1", "--rounds", "0")
+    assert "--rounds 0: input should be greater than or equal to 1" in refused("reproduce", "fig1", "--rounds", "0")
     assert "--threads many: not a whole number" in refused("reproduce", "fig1", "--threads", "many")
     monkeypatch.setattr(sources, "_places", lambda known, data_dir: [tmp_path / "nowhere"])
     out = tmp_path / "out"

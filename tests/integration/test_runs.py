@@ -301,10 +301,17 @@ def test_another_machine_may_have_other_threads_and_another_folder_of_data(tmp_p
     assert resumed(folder.path, {"data_dir": "there"}) == of_files.replace(data_dir="there")
 
 
+def test_folders_are_paths_or_texts(tmp_path: Path) -> None:
+    e = small(rounds=2)
+    assert run(e, str(tmp_path / "run")) == resume(str(tmp_path / "run")) == records.read(tmp_path / "run")
+    with pytest.raises(InputError, match=r"; continue it with resume=True, or use another folder$"):
+        run(e, str(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"rounds": 7}, "rounds=7: the run in {path} has 6; resume it unchanged, or start another with another out"),
+        ({"rounds": 7}, "rounds=7: the run in {path} has 6; resume it unchanged, or start another in another folder"),
         ({"graph": "star"}, "graph='star': the run in {path} has ring; resume it unchanged"),
         ({"threads": 2, "mu": 3.0}, "mu=3.0: the run in {path} has 6.0; resume it unchanged"),
         ({"colour": "red"}, "the key 'colour' is unknown"),
@@ -356,7 +363,7 @@ def test_a_run_is_not_overwritten(whole: Path) -> None:
 def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
     before = contents(begun(tmp_path))
     line = refused("train", *SMALL, "--out", tmp_path)
-    assert "already holds a run (unfinished)" in line and "--resume" in line and "another --out" in line
+    assert "already holds a run (unfinished)" in line and "--resume" in line and "another folder" in line
     assert contents(tmp_path) == before
 
 

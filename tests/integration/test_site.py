@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from inspect import ismodule
 from pathlib import Path
@@ -19,8 +21,11 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 import drdsgd
+from drdsgd.baselines import SERVERS
+from drdsgd.core.algorithms import ALGORITHMS
 from drdsgd.experiments.compare import Study
 from drdsgd.experiments.records import Folder, Network
+from drdsgd.options import Rule
 from drdsgd.training.metrics import Metrics, Spread
 from tests.support.contract import COMMANDS
 
@@ -174,10 +179,57 @@ class Assets(HTMLParser):
             self.found.append(values.get("href") or "")
 
 
-def test_it_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
-    pages = sorted(tmp_path.rglob("*.html"))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: a warning is an error."""
+    path = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(path), strict=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def entries(site: Path) -> dict[str, str]:
+    """The text of every entry of the Python reference, by its anchor."""
+    page = (site / "reference/python.html").read_text(encoding="utf-8")
+    _, *parts = re.split(r'<h\d id="(drdsgd[^"]*)"', page)
+    return {
+        anchor: unescape(re.sub(r"<[^>]*>", "", text)) for anchor, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *SERVERS])
+def test_the_reference_has_every_constructor_with_its_options(entries: dict[str, str], name: str) -> None:
+    made = getattr(drdsgd, name.replace("-", "_"))
+    home = "baselines" if name in SERVERS else "core.algorithms"
+    text = entries[f"drdsgd.{home}.{made.__name__}"]
+    for key, option in inspect.signature(made).parameters.items():
+        assert re.search(rf"^    {key}: .* = {re.escape(default(option.default))},$", text, re.MULTILINE), key
+    assert made.__doc__[:20].replace("`", "") in text
+
+
+def default(value: object) -> str:
+    return f'Rule("{value.words}")' if isinstance(value, Rule) else json.dumps(value) if value else repr(value)
+
+
+def test_the_reference_shows_the_values_of_defaults(entries: dict[str, str]) -> None:
+    text = entries["drdsgd.training.loop.train"]
+    for line in (
+        "rounds: Rounds = 300,",
+        'batch_size: BatchSize = Rule("sqrt(K T)"),',
+        'execution: Execution = "auto",',
+    ):
+        assert f"\n    {line}\n" in text
+    for anchor, text in entries.items():
+        names = re.findall(
+            r"^ +\w+: [^=\n]* = (?!None|True|False|Rule\(|lambda|map)([A-Za-z_].*),$", text, re.MULTILINE
+        )
+        assert names in ([], ["loggers.no_log"]), anchor
+
+
+def test_it_builds_strictly_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
     assert len(pages) >= 15
     for page in pages:
         text = page.read_text(encoding="utf-8")
@@ -185,12 +237,12 @@ def test_it_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path, mon
         assets.feed(text)
         assert not [asset for asset in assets.found if re.match(r"(https?:)?//", asset)], page
         assert "arithmatex" not in text and "<!-- commands -->" not in text and "<!-- methods -->" not in text
-    for style in tmp_path.rglob("*.css"):
+    for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")), style
-    tutorial = (tmp_path / "tutorial.html").read_text(encoding="utf-8")
+    tutorial = (site / "tutorial.html").read_text(encoding="utf-8")
     assert 'data-copy="drdsgd train --resume --out runs/robust"' in tutorial and 'data-copy="$' not in tutorial
     assert not re.search(r'data-copy="[^"]*(seeds average|report:)', tutorial)
-    mathematics = (tmp_path / "mathematics.html").read_text(encoding="utf-8")
+    mathematics = (site / "mathematics.html").read_text(encoding="utf-8")
     assert mathematics.count("<math") > 60 and "merror" not in mathematics
     assert not {"$", "\\"} & set(_visible(mathematics)), "LaTeX that is not understood"
 

@@ -21,15 +21,18 @@ from drdsgd.baselines import Clients, ServerAlgorithm, make_server_round
 from drdsgd.core import objectives, optimizers
 from drdsgd.core.flat import Flat
 from drdsgd.core.gradients import Execution, make_forward
+from drdsgd.core.method import Site
+from drdsgd.core.objectives import LocalDevices
 from drdsgd.core.parallel import blocks, each_of
 from drdsgd.core.round import Info, State
 from drdsgd.core.schedules import linear
 from drdsgd.data.batches import Batches
-from drdsgd.engines.local import SingleProcess
+from drdsgd.engines.local import LocalEngine, SingleProcess
 from drdsgd.errors import Diverged, InputError
 from drdsgd.options import Shift
 from drdsgd.random import Stream
 from drdsgd.topology import graphs
+from drdsgd.topology.mixing import metropolis
 from drdsgd.training import checkpoint
 from drdsgd.training.evaluation import distances
 
@@ -56,20 +59,24 @@ SIZES = DEVICES.train.sizes.tolist()
 def clients_of(
     model: nn.Module, devices: data.Devices, execution: Execution = "batched", most: int = K, threads: int = 1
 ) -> Clients:
-    flat, sizes = Flat(model), devices.train.sizes.double()
+    flat, sizes, loss = Flat(model), devices.train.sizes.double(), nn.functional.cross_entropy
     return Clients(
-        sizes / sizes.mean(),
-        Batches(devices, B, seed=5, dtype=torch.float64),
-        flat,
-        make_forward(flat, nn.functional.cross_entropy, execution),
-        execution=execution,
-        parts_of=lambda n: blocks(n, most),
-        each=each_of(threads),
+        Site(
+            LocalDevices.all_of(sizes / sizes.mean()),
+            Batches(devices, B, seed=5, dtype=torch.float64),
+            flat,
+            make_forward(flat, loss, execution),
+            loss,
+            execution,
+            LocalEngine(metropolis(graphs.ring(devices.K)), torch.float64),
+            parts_of=lambda n: blocks(n, most),
+            each=each_of(threads),
+        )
     )
 
 
 def start_of(algorithm: ServerAlgorithm, clients: Clients) -> State:
-    return algorithm.init(clients.flat.row().repeat(clients.K, 1), clients)
+    return algorithm.init(clients.site.flat.row().repeat(clients.K, 1), clients)
 
 
 def rounds(algorithm: ServerAlgorithm, clients: Clients, T: int = T) -> tuple[State, list[Info]]:
@@ -477,7 +484,9 @@ def test_the_ascent_of_fed_robust_raises_the_loss(shift: Shift) -> None:
         x, y = (torch.cat(parts, dim=1) for parts in zip(*drawn, strict=True))
         bend, offset, inputs = state.objective["bend"], state.objective["offset"], x.flatten(2)
         bent = inputs @ bend.mT if shift == "matrix" else inputs * bend[:, None]
-        before, after = (clients.forward(state.theta, z, y)[0] for z in (x, x + (bent + offset[:, None]).view_as(x)))
+        before, after = (
+            clients.site.forward(state.theta, z, y)[0] for z in (x, x + (bent + offset[:, None]).view_as(x))
+        )
         return after - before
 
     weak, strong = rise(0.05), rise(0.5)
@@ -528,7 +537,7 @@ def test_draws_depend_on_the_seed() -> None:
     sets = set()
     for seed in (0, 1, 2**40):
         clients = clients_of(MODEL, DEVICES)
-        clients.batches.seed = seed
+        clients.site.batches.seed = seed
         sets.add(tuple(tuple(replace(clients, t=t).draw(3).tolist()) for t in range(9)))
     assert len(sets) == 3
 

@@ -556,6 +556,23 @@ def test_a_device_that_is_capped_leaves_the_rest_to_the_others(objective: Object
     assert float(bound[0]) == 3 and 0.8 < bound[1:].mean() < 1
 
 
+@pytest.mark.parametrize(
+    "objective", [kl_dro(0.1), kl_dro(0.1, weights="normalized"), chi2_dro(0.1)], ids=["local", "kl", "chi2"]
+)
+@pytest.mark.parametrize("between", [lambda one: one, lambda one: smoothed(one, 0.5)], ids=["", "smoothed"])
+def test_of_two_caps_the_lower_counts(objective: Objective, between: Callable[[Objective], Objective]) -> None:
+    losses = [loss * torch.arange(25) / 5 for loss in noise(25, 60)]
+    mixing, hosted = metropolis(erdos_renyi(25, 0.3, seed=0)), everyone(torch.ones(25, dtype=torch.float64))
+
+    def last_weight(one: Objective) -> Tensor:
+        return last(weights_over(one, mixing, losses, hosted))[0]
+
+    alone = last_weight(between(capped(objective, 2.0)))
+    assert float(alone.max()) == 2 < float(last_weight(between(capped(objective, 5.0))).max())
+    for inner, outer in ((2.0, 5.0), (5.0, 2.0)):
+        assert torch.equal(last_weight(capped(between(capped(objective, inner)), outer)), alone)
+
+
 def unequal(K: int, seed: int) -> Tensor:
     """Shares of devices that count by samples: from a tenth of the average to about three times the average."""
     return torch.as_tensor(K * np.random.default_rng(seed).dirichlet(np.full(K, 2.0)))

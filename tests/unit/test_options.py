@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+import drdsgd
 from drdsgd import objectives, optimizers, servers
+from drdsgd.core import compression
 from drdsgd.core.schedules import Schedule, schedule_of
 from drdsgd.errors import InputError
 from drdsgd.options import (
@@ -26,7 +29,6 @@ from drdsgd.options import (
     Weights,
     checked,
     paper_step,
-    parameter,
     parameters,
     renamed,
 )
@@ -77,6 +79,14 @@ def test_numbers_are_finite(value: float) -> None:
     message(lambda: Parameter(Option(""), float, 1.0).check("x", value), "input should be a finite number")
 
 
+def test_a_whole_number_beyond_all_floats_is_no_number() -> None:
+    one = Parameter(Option("", above=0), float, 1.0)
+    one.check("mu", 10**300)
+    message(lambda: one.check("mu", 10**400), "input should be a finite number")
+    message(lambda: drdsgd.dr_dsgd(mu=10**400), "input should be a finite number")
+    message(lambda: drdsgd.servers.ditto(pull=-(10**400)), "input should be a finite number")
+
+
 def test_a_huge_whole_number_is_compared_exactly() -> None:
     rounds = Parameter(Option("", below=2**32), int, 1)
     rounds.check("rounds", 2**32 - 1)
@@ -116,14 +126,6 @@ def test_annotated_parameters_are_options() -> None:
     assert found["mu"].option.above == 0 and "robustness" in found["mu"].option.help
 
 
-def test_an_annotation_alone_declares_an_option() -> None:
-    assert parameter(Momentum | None, None) == parameters(momentum_of)["momentum"]
-
-
-def momentum_of(momentum: Momentum | None = None) -> None:
-    """A function with one option."""
-
-
 def own(
     level: Annotated[float, "the loss that counts"] = 1.0,
     part: Annotated[float, Option("a part", above=0, most=1)] = 0.5,
@@ -157,6 +159,12 @@ def a_list(level: list[float] = []) -> None: ...  # noqa: B006  # as users write
 def a_schedule(level: Schedule = abs) -> None: ...
 
 
+def a_number_of_a_few(level: Literal[1, 2] = 1) -> None: ...
+
+
+def a_described_number_of_a_few(level: Annotated[Literal[1, 2], "one or two"] = 1) -> None: ...
+
+
 def many(*level: float) -> None: ...
 
 
@@ -170,6 +178,8 @@ def any_name(**level: float) -> None: ...
         (of_no_type, "has no type"),
         (a_list, "has a type that no option can have (list[float])"),
         (a_schedule, "has a type that no option can have ("),
+        (a_number_of_a_few, "has a type that no option can have ("),
+        (a_described_number_of_a_few, "has a type that no option can have ("),
         (many, "has no default"),
         (any_name, "has no default"),
     ],
@@ -178,6 +188,32 @@ def test_a_parameter_that_cannot_be_an_option_is_refused(function: Callable[...,
     text = message(lambda: parameters(function, foreign="my:own"))
     assert text.startswith(f"my:own: the parameter level {says}") and "; write level: float = 1.0 (or int, " in text
     assert parameters(function) == {}  # in the library they are no options
+
+
+def a_text(level: float = "x") -> None: ...  # type: ignore[assignment]  # as users write
+
+
+def a_fraction(level: int = 1.5) -> None: ...  # type: ignore[assignment]  # as users write
+
+
+def another_choice(level: Literal["a", "b"] = "c") -> None: ...  # type: ignore[assignment]  # as users write
+
+
+def too_large(level: Annotated[float, Option("a part", most=1)] = 2.0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (a_text, "'x', and should be a valid number"),
+        (a_fraction, "1.5, and should be a valid integer"),
+        (another_choice, "'c', and should be 'a' or 'b'"),
+        (too_large, "2.0, and should be less than or equal to 1"),
+    ],
+)
+def test_a_wrong_default_is_the_functions_mistake(function: Callable[..., Any], says: str) -> None:
+    text = message(lambda: parameters(function, foreign="my:own"))
+    assert text == f"my:own: the default of the parameter level is {says}"
 
 
 # --------------------------------------------------------------------- checked
@@ -224,8 +260,8 @@ def test_a_wrong_call_is_pythons_error() -> None:
 # --------------------------------------------------------------------- renamed
 
 
-@checked
 @renamed(lam="pull")
+@checked
 def pulled(pull: Mu = 1.0) -> float:
     """A function whose parameter had another name."""
     return pull
@@ -264,6 +300,43 @@ def test_old_names_warn_and_mean_the_same(
     assert type(made) is type(function(**new))
     with pytest.warns(DeprecationWarning), pytest.raises(InputError, match=f"^{[*new][-1]}=-1.0: "):
         function(**{name: -1.0 if name == [*old][-1] else value for name, value in old.items()})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: optimizers.gt_adam(0.1, momentum=0.9, beta=0.5),  # type: ignore[call-arg]
+        lambda: servers.ditto(0.1, pull=1.0, lam=2.0),  # type: ignore[call-arg]  # a wrong call
+        lambda: objectives.term(tilt=1.0, t=2.0),  # type: ignore[call-arg]
+    ],
+)
+def test_an_old_and_a_new_name_together_are_pythons_error(call: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=r"two values for (momentum|pull|tilt)$"):
+        call()
+
+
+def test_old_ways_warn_at_the_users_line() -> None:
+    """A loss clip inside kl-dro, and an exchange inside dsgd: by name and by position."""
+    clip, compressed = objectives.clipped, optimizers.compressed(compression.top_k(0.1), 0.5)
+    with pytest.warns(DeprecationWarning, match=r"^kl_dro\(loss_clip=\.\.\.\) is now clipped\(") as told:
+        old = objectives.kl_dro(2.0, loss_clip=1.0)
+    loss, hosted = torch.tensor([0.5, 9.0]), objectives.LocalDevices.all_of(torch.ones(2))
+    new = clip(objectives.kl_dro(2.0), 1.0)
+    assert torch.equal(old.weigh(loss, old.init(hosted), 0), new.weigh(loss, new.init(hosted), 0))
+    ways: list[Callable[[], Any]] = [
+        lambda: optimizers.dsgd(0.1, compressed),
+        lambda: optimizers.dsgd(0.1, exchange=compressed),
+    ]
+    for make in ways:
+        with pytest.warns(DeprecationWarning, match=r"^dsgd\(eta, exchange\) is now choco\(eta, exchange\); ") as more:
+            made = make()
+        assert [one.filename for one in (*told, *more)] == [__file__] * 2
+        assert sorted(made.init(torch.zeros(2, 3))) == ["hat", "mixed_hat"]
+
+
+def test_positions_of_old_keep_their_meaning() -> None:
+    """servers.rfa(eta, iterations, nu, ...): a number of iterations would do as a number of local steps."""
+    assert list(inspect.signature(servers.rfa).parameters)[:5] == ["eta", "iterations", "nu", "local_steps", "clients"]
 
 
 def test_an_old_name_has_the_effect_of_the_new_one() -> None:

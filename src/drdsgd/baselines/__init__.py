@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     if name not in _OLD:
         raise AttributeError(f"module 'drdsgd.baselines' has no attribute '{name}'")
     warnings.warn(
-        f"servers.{name} is now servers.{_OLD[name]}; the old name goes with the next release",
+        f"servers.{name} is now servers.{_OLD[name]}; the old name will be removed in the next release",
         DeprecationWarning,
         stacklevel=2,
     )

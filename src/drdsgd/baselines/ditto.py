@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drdsgd.baselines.server import Clients, ServerAlgorithm, server
 from drdsgd.core.round import Info, State
-from drdsgd.core.schedules import Schedule, schedule_of
+from drdsgd.core.schedules import Schedule, highest, schedule_of
 from drdsgd.errors import InputError, named
 from drdsgd.options import Clients as Number
 from drdsgd.options import Eta, LocalSteps, Pull, paper_step, renamed
@@ -33,9 +33,9 @@ def ditto(
     'Ditto with pull = 0.5'
     """
     schedule, tau, number = schedule_of("eta", eta), local_steps or 1, clients
-    if isinstance(eta, float) and pull * eta >= 2:
+    if (top := highest(eta)) is not None and pull * top >= 2:
         raise InputError(
-            f"{named('pull', pull)}: times eta {eta:g} it must be below 2, or personal models diverge; 0.1 to 2 are "
+            f"{named('pull', pull)}: times eta {top:g} it must be below 2, or personal models diverge; 0.1 to 2 are "
             "usual"
         )
 

@@ -15,7 +15,7 @@ __all__ = ["drfa"]
 
 
 @server(
-    "DRFA", "worst mixture of devices, by dual ascent on sampled devices", "3 d + 2, with local_steps up to 4 d + 2",
+    "DRFA", "worst mixture of devices, by dual ascent on sampled devices", "3 d + 2, with local steps up to 4 d + 2",
     "Deng, Kamani and Mahdavi, NeurIPS 2020", averaged=True,
 )  # fmt: skip
 def drfa(

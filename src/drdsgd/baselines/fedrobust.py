@@ -54,12 +54,12 @@ def fedrobust(
         )
 
     def init(theta: Tensor, clients: Clients) -> State:
-        if not clients.batches.dtype.is_floating_point:
+        if not clients.site.batches.dtype.is_floating_point:
             raise InputError(
                 "FedRobust shifts inputs, but this model takes integers (an embedding?), which can't be shifted: use "
                 "another algorithm, such as fed_term"
             )
-        features = math.prod(clients.batches.shape)
+        features = math.prod(clients.site.batches.shape)
         size = (features, features) if shift == "matrix" else (features,)
         # Lambda - I, and delta
         shifts = {"bend": theta.new_zeros(clients.K, *size), "offset": theta.new_zeros(clients.K, features)}
@@ -86,7 +86,7 @@ def fedrobust(
                 losses.append(loss)
             return losses[0]
 
-        loss = torch.cat(list(clients.each(on_block, clients.parts_of(len(devices)))))
+        loss = torch.cat(list(clients.site.each(on_block, clients.site.parts_of(len(devices)))))
         state.objective["bend"][devices], state.objective["offset"][devices] = bends, offsets
         weight = clients.p(devices)
         theta = weight @ clients.receive(models)
@@ -97,10 +97,10 @@ def fedrobust(
 
 def _descend(clients: Clients, theta: Tensor, x: Tensor, y: Tensor, eta: float) -> tuple[Tensor, Tensor]:
     """One SGD step on theta [n, d], in place; the losses [n] and their gradients with respect to x [n, B, ...]."""
-    flat, loss = clients.flat, clients.loss
+    flat, loss = clients.site.flat, clients.site.loss
     leaves = {name: view.data.requires_grad_() for name, view in flat.views(theta).items()}
     x = x.requires_grad_()
-    if clients.execution == "loop":
+    if clients.site.execution == "loop":
         rows = ({name: value[i] for name, value in leaves.items()} for i in range(len(theta)))
         losses = torch.stack([loss(flat.apply(row, xi), yi) for row, xi, yi in zip(rows, x, y, strict=True)])
     else:

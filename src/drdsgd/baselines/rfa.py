@@ -20,10 +20,10 @@ __all__ = ["rfa"]
 )  # fmt: skip
 def rfa(
     eta: Eta | Schedule = paper_step,
-    local_steps: LocalSteps | None = None,
-    clients: Clients | None = None,
     iterations: Annotated[int, Option("steps towards the median", IN_PYTHON, least=1)] = 4,
     nu: Annotated[float, Option("least distance from the median", IN_PYTHON, above=0)] = 1e-6,
+    local_steps: LocalSteps | None = None,
+    clients: Clients | None = None,
 ) -> ServerAlgorithm:
     """FedAvg with the geometric median, `min_z sum p_i |z - theta_i|`, instead of the mean. Not the paper's problem.
 

@@ -7,20 +7,19 @@ of (seed, device, round), like their batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.composition import Constructor, Make, Setting, with_schedules
 from drdsgd.core.engine import Ranks
-from drdsgd.core.flat import Flat, aligned
-from drdsgd.core.gradients import Execution, Forward, Loss
-from drdsgd.core.method import Batches, Play, Site
+from drdsgd.core.flat import aligned
+from drdsgd.core.method import Play, Site
 from drdsgd.core.objectives import project_on_simplex
 from drdsgd.core.parallel import Each
 from drdsgd.core.parts import Part
@@ -34,10 +33,6 @@ from drdsgd.topology.mixing import Mixing
 __all__ = ["SERVERS", "Clients", "Replies", "ServerAlgorithm", "make_server_round", "server", "stateless"]
 
 
-def _together(n: int) -> Sequence[slice]:
-    return [slice(0, n)]
-
-
 @dataclass
 class Clients:
     """The devices in round t, as the server sees them: draw some, send them a model, let them train, receive.
@@ -45,22 +40,19 @@ class Clients:
     `devices` [m] are always device numbers in increasing order, and models [m, d] are their rows.
     """
 
-    share: Tensor
-    """K p_i, [K]."""
-    batches: Batches
-    flat: Flat
-    forward: Forward
-    loss: Loss = nn.functional.cross_entropy
-    execution: Execution = "batched"
-    parts_of: Callable[[int], Sequence[slice]] = _together
-    each: Each = map
+    site: Site
     t: int = 0
     floats_sent: int = 0
     """Numbers sent so far in this round, down to the devices and up to the server."""
 
     @property
     def K(self) -> int:
-        return len(self.share)
+        return self.site.hosted.K
+
+    @property
+    def share(self) -> Tensor:
+        """K p_i, [K]."""
+        return self.site.hosted.share
 
     def p(self, devices: Tensor) -> Tensor:
         """Reference weights of some devices, [m]; they sum to 1."""
@@ -98,7 +90,7 @@ class Clients:
         return 1 + int(self._random(np.arange(1), Stream.SNAPSHOT_STEP)[0, 0]) * local_steps // 2**32
 
     def _random(self, which: NDArray[np.int64], purpose: Stream) -> NDArray[np.uint64]:
-        return words(self.batches.seed, purpose, self.t, 0, which)
+        return words(self.site.batches.seed, purpose, self.t, 0, which)
 
     def _devices(self, numbers: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(numbers).to(self.share.device)
@@ -123,9 +115,7 @@ class Clients:
 
     def batch(self, step: int, devices: Tensor) -> tuple[Tensor, Tensor]:
         """The batches of some devices, features [m, B, ...] and labels [m, B]."""
-        first, last = int(devices[0]), int(devices[-1])
-        x, y = self.batches(step, slice(first, last + 1))
-        return (x, y) if len(x) == len(devices) else (x[devices - first], y[devices - first])
+        return self.site.batches(step, devices.cpu().numpy())
 
     def train(
         self,
@@ -141,7 +131,7 @@ class Clients:
         def on_block(some: slice) -> Tensor:
             theta, losses = models[some], []
             for step in steps:
-                loss, backward = self.forward(theta, *self.batch(step, devices[some]))
+                loss, backward = self.site.forward(theta, *self.batch(step, devices[some]))
                 apart = None if centre is None else theta - centre
                 backward(torch.full_like(loss, -eta), theta)
                 if apart is not None:
@@ -149,13 +139,15 @@ class Clients:
                 losses.append(loss)
             return losses[0]
 
-        return torch.cat(list(self.each(on_block, self.parts_of(len(devices)))))
+        return torch.cat(list(self.site.each(on_block, self.site.parts_of(len(devices)))))
 
     def losses(self, models: Tensor, devices: Tensor, step: int) -> Tensor:
         """The losses [m] of models [m, d], each on its device's batch."""
-        parts = self.parts_of(len(devices))
+        parts = self.site.parts_of(len(devices))
         return torch.cat(
-            list(self.each(lambda some: self.forward(models[some], *self.batch(step, devices[some]))[0], parts))
+            list(
+                self.site.each(lambda some: self.site.forward(models[some], *self.batch(step, devices[some]))[0], parts)
+            )
         )
 
     def info(self, devices: Tensor, loss: Tensor, weight: Tensor) -> Info:
@@ -184,10 +176,11 @@ class ServerAlgorithm:
     common: Callable[[State], Tensor]
     name: str = "your server"
     eta: str = ""
-    later: Callable[[Setting], ServerAlgorithm] | None = None
-    """makes the same algorithm with nothing left open (see `composition`)"""
+    resolve: Callable[[Setting], ServerAlgorithm] | None = None
+    """makes the same algorithm with all defaults resolved (see `composition`)"""
     has_server: ClassVar[Literal[True]] = True
     cures: ClassVar[str] = "try a smaller eta"
+    keeps: ClassVar[str] = ""
 
     def check(self, mixing: Mixing, processes: int = 1) -> None:
         """Accept every mixing, because the graph is not used; refuse several processes."""
@@ -200,10 +193,7 @@ class ServerAlgorithm:
 
     def start(self, site: Site) -> Play:
         """The server and all devices, in this process."""
-        clients = Clients(
-            site.hosted.share, site.batches, site.flat, site.forward,
-            site.loss, site.execution, site.parts_of, site.each,
-        )  # fmt: skip
+        clients = Clients(site)
         round = make_server_round(self, clients)
         return Play(lambda theta: self.init(theta, clients), round, lambda state, loss: round(state.copy())[1].weight)
 
@@ -217,10 +207,10 @@ SERVERS: dict[str, Constructor[ServerAlgorithm]] = {}
 
 def server(
     title: str, what: str, sends: str, source: str, *, averaged: bool = False
-) -> Callable[[Callable[..., ServerAlgorithm]], Callable[..., ServerAlgorithm]]:
+) -> Callable[[Callable[..., ServerAlgorithm]], Make[ServerAlgorithm]]:
     """Enter an algorithm with a server into `SERVERS`, and make its function a constructor with all its options."""
 
-    def decorate(function: Callable[..., ServerAlgorithm]) -> Callable[..., ServerAlgorithm]:
+    def decorate(function: Callable[..., ServerAlgorithm]) -> Make[ServerAlgorithm]:
         name, build = function.__name__.replace("_", "-"), checked(function)
         part = Part(name, build, what, sends, source, averaged=averaged)
         made = Constructor(

@@ -11,7 +11,7 @@ import typer
 from drdsgd.cli.options import experiment_options
 from drdsgd.cli.output import console, show_table
 from drdsgd.errors import InputError, unknown
-from drdsgd.experiments.options import OPTIONS
+from drdsgd.experiments.registry import OPTIONS
 
 if TYPE_CHECKING:
     from drdsgd.experiments.registry import Entry

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, option
 from drdsgd.experiments import registry
-from drdsgd.experiments.options import OPTIONS, parse, spelling
-from drdsgd.options import Parameter
+from drdsgd.experiments.registry import OPTIONS, parse
 
 __all__ = ["Log", "Out", "Resume", "count", "declare", "experiment_options", "seeds_of"]
 
@@ -27,7 +26,7 @@ Log = Annotated[
 ]
 
 _METAVAR = {int: "INTEGER", float: "NUMBER", bool: "true|false"}
-# all options of an experiment, and the commands that have them; functions from outside add options
+# all options of an experiment, and the commands that have them; user-defined functions add options
 _KNOWN = dict(OPTIONS)
 _SIGN: list[Callable[[], None]] = []
 
@@ -58,22 +57,22 @@ def experiment_options(without: Sequence[str] = ()) -> Callable[[Callable[..., A
 
 def _parameter(name: str) -> inspect.Parameter:
     """An option as typer reads it: as text, because `parse` explains a wrong number better than typer does."""
-    option, kind, *_ = _KNOWN[name]
+    about, kind, *_ = _KNOWN[name]
     metavar = "TEXT" if isinstance(kind, tuple) else _METAVAR.get(kind, "TEXT")
-    about = typer.Option(spelling(name), metavar=metavar, help=option.help, rich_help_panel=option.group)
+    spelled = typer.Option(option(name), metavar=metavar, help=about.help, rich_help_panel=about.group)
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, about]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, spelled]
     )
 
 
 def declare(arguments: Sequence[str]) -> None:
-    """Add the options of the objectives and optimizers from outside that a command line names."""
-    found: dict[str, Parameter] = {}
+    """Add the options of the user-defined objectives and optimizers that a command line names."""
+    found = dict(OPTIONS)
     for kind, name in _from_outside(arguments):
-        found |= registry.outside(kind, name)
-    if {**OPTIONS, **found} != _KNOWN:
+        found |= registry.known(**{kind: name})
+    if found != _KNOWN:
         _KNOWN.clear()
-        _KNOWN.update({**OPTIONS, **found})
+        _KNOWN.update(found)
         for sign in _SIGN:
             sign()
 
@@ -121,10 +120,9 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def count(name: str, text: str | None) -> int | None:
-    """A whole number, at least 1; None if it is not given."""
+    """The value of an option that is a whole number, within its bounds; None if it is not given."""
     if text is None:
         return None
     number = int(parse(name, text))
-    if number < 1:
-        raise InputError(f"{spelling(name)} {number}: must be at least 1")
+    OPTIONS[name].check(name, number)
     return number

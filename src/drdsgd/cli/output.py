@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -59,11 +60,24 @@ def show_table(records: Sequence[Record]) -> None:
 
 def warn_once(begun: list[Experiment]) -> None:
     """Warn about runs that will hardly learn; once, after the first round, when nothing is refused any more."""
-    from drdsgd.experiments import config
-
-    for line in dict.fromkeys(filter(None, map(config.warning, begun))):
+    for line in dict.fromkeys(filter(None, map(_warning, begun))):
         print(f"drdsgd: {line}", file=sys.stderr)
     begun.clear()
+
+
+def _warning(e: Experiment) -> str:
+    """A warning about a run that will hardly learn; empty if there is none.
+
+    >>> from drdsgd.experiments.config import Experiment
+    >>> _warning(Experiment(devices=1000, rounds=50))
+    '--eta: the default, sqrt(K / T) = 4.47, is above 1, and few models learn with such steps; try --eta 0.5, or ...'
+    """
+    if e.eta <= 1 or e.eta != math.sqrt(e.devices / e.rounds):
+        return ""
+    return (
+        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, and few models learn with such steps; try "
+        f"--eta 0.5, or more --rounds than --devices ({e.devices})"
+    )
 
 
 def log_options(names: Sequence[str] | None) -> str:

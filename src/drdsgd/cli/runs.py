@@ -17,7 +17,7 @@ from drdsgd.cli.options import Log, Out, Resume, experiment_options, seeds_of
 from drdsgd.cli.output import console, continued_with, log_options, show_table, warn_once
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.errors import Diverged, InputError, unknown
-from drdsgd.experiments.options import parse
+from drdsgd.experiments.registry import parse
 
 if TYPE_CHECKING:
     from drdsgd.engines.distributed import World

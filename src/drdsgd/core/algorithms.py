@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from drdsgd.core.composition import Constructor, Setting, with_schedules
+from drdsgd.core.composition import Constructor, Make, Setting, with_schedules
 from drdsgd.core.engine import Ranks
 from drdsgd.core.method import Play, Site
 from drdsgd.core.objectives import OBJECTIVES, Objective, protected
@@ -21,7 +21,8 @@ from drdsgd.core.optimizers import COPIES, OPTIMIZERS, GossipOptimizer
 from drdsgd.core.parallel import Each, column_sums
 from drdsgd.core.parts import Part
 from drdsgd.core.round import State, init, make_round
-from drdsgd.errors import InputError, named
+from drdsgd.core.schedules import highest
+from drdsgd.errors import InputError, a, named
 from drdsgd.options import GossipSteps, LocalSteps, Parameter, WeightDecay, parameters
 from drdsgd.topology.mixing import Mixing, with_steps
 
@@ -36,8 +37,8 @@ class Algorithm:
     """What to minimise, and how: any objective works with any optimizer. It is a `Method` without a server.
 
     `name` and `eta` are texts for messages and the model card. Devices average with their neighbours `gossip_steps`
-    times in a round, and only in every `local_steps`-th round. `later` makes the same algorithm with nothing left open
-    (see `composition`).
+    times in a round, and only in every `local_steps`-th round. `resolve` makes the same algorithm with all defaults
+    resolved (see `composition`).
 
     >>> from drdsgd.core import objectives, optimizers
     >>> Algorithm(objectives.kl_dro(mu=6), optimizers.dsgd(0.1)).has_server
@@ -47,21 +48,26 @@ class Algorithm:
     objective: Objective
     optimizer: GossipOptimizer
     name: str = "your algorithm"
-    weight_decay: float = 0.0
+    weight_decay: WeightDecay = 0.0
     eta: str = ""
-    local_steps: int | None = None
-    gossip_steps: int | None = None
-    later: Callable[[Setting], Algorithm] | None = None
+    local_steps: LocalSteps | None = None
+    gossip_steps: GossipSteps | None = None
+    resolve: Callable[[Setting], Algorithm] | None = None
     has_server: ClassVar[Literal[False]] = False
 
     @property
     def cures(self) -> str:
         """What to try if a run diverges."""
-        smaller = "try a smaller eta or gamma" if COPIES in self.optimizer.keeps else "try a smaller eta"
+        smaller = "try a smaller eta or gamma" if COPIES in self.keeps else "try a smaller eta"
         if self.objective.gossips:  # its weights are bounded, so the steps are too long
             return f"{smaller}, or {named('weight_cap', 2)}, or a lower cap if there is one"
         normalized = named("weights", "normalized")
         return f"{smaller}, or for DR-DSGD a larger mu, {named('loss_clip')} or {normalized}"
+
+    @property
+    def keeps(self) -> str:
+        """What a lost message would destroy."""
+        return self.optimizer.keeps
 
     def check(self, mixing: Mixing, processes: int = 1) -> None:
         """Refuse a mixing that the optimizer or the objective cannot use."""
@@ -86,21 +92,10 @@ class Algorithm:
         return ranks.total(column_sums(state.theta, each)) / ranks.K
 
 
-def composed(
-    objective: Objective,
-    optimizer: GossipOptimizer,
-    weight_decay: WeightDecay | None = None,
-    local_steps: LocalSteps | None = None,
-    gossip_steps: GossipSteps | None = None,
-) -> Algorithm:
-    """An algorithm from its parts."""
-    return Algorithm(
-        objective, optimizer, weight_decay=weight_decay or 0.0, local_steps=local_steps, gossip_steps=gossip_steps
-    )
-
-
 ALGORITHMS: dict[str, Constructor[Algorithm]] = {}
-SHARED, _PROTECTED = parameters(composed), parameters(protected)
+# these are off if they are None
+SHARED = {name: one._replace(default=None) for name, one in parameters(Algorithm).items()}
+_PROTECTED = parameters(protected)
 
 
 def of_objective(part: Part) -> dict[str, Parameter]:
@@ -117,7 +112,7 @@ def of_optimizer(part: Part) -> dict[str, Parameter]:
 
 
 def compose(
-    title: str, objective: Part, optimizer: Part, source: str = "", *, name: str = "", named_parts: bool = False,
+    title: str, objective: Part, optimizer: Part, source: str = "", *, name: str = "", all_in_title: bool = False,
     **own: Any,
 ) -> Constructor[Algorithm]:  # fmt: skip
     """The constructor of an objective with an optimizer; `own` are its defaults that differ from those of its parts."""
@@ -132,25 +127,26 @@ def compose(
         step = _made(optimizer, GossipOptimizer, taken(optimizer.parameters))
         # Adam scales its steps, whatever the size of eta
         if chosen["weight_decay"] is not None and "second_momentum" not in steps:
-            _check_decay(chosen["weight_decay"], chosen.get("eta"))
-        return composed(weigh, step, **taken(SHARED))
+            _check_decay(chosen["weight_decay"], highest(chosen["eta"]) if "eta" in chosen else None)
+        return Algorithm(weigh, step, **{key: value for key, value in taken(SHARED).items() if value is not None})
 
     first = {key: steps[key] for key in ("eta",) if key in steps}
     known = {**first, **weighs, **steps, **SHARED}
-    return Constructor(name, title, source, (objective, optimizer), build, known, own, named_parts)
+    return Constructor(name, title, source, (objective, optimizer), build, known, own, all_in_title)
 
 
 def _made(part: Part, kind: type[Any], options: dict[str, Any]) -> Any:
-    """The objective or optimizer of a part, which may be a function from outside."""
+    """The objective or optimizer of a part, which may be a user-defined function."""
     made = part.make(**options)
     if not isinstance(made, kind):
+        argument = named("objective" if kind is Objective else "optimizer", part.name)
         home = kind.__module__.replace(".core.", ".")
-        raise InputError(f"{part.name}: it returned a {type(made).__name__}, and must return {home}.{kind.__name__}")
+        raise InputError(f"{argument}: it returned {a(type(made))}, and must return {a(kind)} ({home})")
     return made
 
 
-def _check_decay(decay: float, eta: object) -> None:
-    if isinstance(eta, float) and decay * eta >= 1:
+def _check_decay(decay: float, eta: float | None) -> None:
+    if eta is not None and decay * eta >= 1:
         raise InputError(
             f"{named('weight_decay', decay)}: times eta {eta:g} it must be below 1, or a step erases the model; "
             "0.0001 is usual"
@@ -164,13 +160,14 @@ def with_parts(algorithm: str, objective: Part | None = None, optimizer: Part | 
     if (loss, step) == made.parts:
         return made
     name = f"{loss.name} + {step.name}"
-    return compose(name, loss, step, name=name, named_parts=True, **made.own)
+    return compose(name, loss, step, name=name, all_in_title=True, **made.own)
 
 
-def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Callable[..., Algorithm]:
+def _named(name: str, title: str, objective: str, optimizer: str, source: str, **own: Any) -> Make[Algorithm]:
     loss, step = OBJECTIVES[objective], OPTIMIZERS[optimizer]
     made = ALGORITHMS[name] = compose(title, loss, step, source, name=name, **own)
-    return made.function(__name__, f"{title}, {objective} with {optimizer}: {loss.what}. {source}.")
+    about = f"{title}: {loss.what}. The objective is {objective}, the optimizer {optimizer}. Source: {source}."
+    return made.function(__name__, about)
 
 
 dsgd = _named("dsgd", "DSGD", "erm", "dsgd", "Lian et al., NeurIPS 2017; Algorithm 1 of the paper")

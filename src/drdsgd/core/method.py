@@ -1,4 +1,4 @@
-"""What a run needs of an algorithm, and what it gives to one: the same for gossip and for methods with a server.
+"""The interface between a run and an algorithm: the same for gossip and for methods with a server.
 
 A run checks a `Method` and starts it at a `Site`, which gives a `Play`. The training loop, the model card and the
 network know an algorithm only through this protocol. `core.algorithms.Algorithm` and `baselines.ServerAlgorithm` fulfil
@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drdsgd.core.composition import Setting
@@ -35,7 +37,7 @@ class Batches(Protocol):
     shape: tuple[int, ...]
     """The shape of one sample."""
 
-    def __call__(self, t: int, some: slice, /) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, t: int, some: slice | NDArray[np.int64], /) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,13 @@ class Method(Protocol):
         ...
 
     @property
-    def later(self) -> Callable[[Setting], Method] | None:
-        """Makes the same algorithm with nothing left open, if something depends on the run (see `composition`)."""
+    def keeps(self) -> str:
+        """What a lost message would destroy, in words; empty if the algorithm tolerates lost messages."""
+        ...
+
+    @property
+    def resolve(self) -> Callable[[Setting], Method] | None:
+        """Makes the same algorithm with all defaults resolved, if any depend on the run (see `composition`)."""
         ...
 
     def over(self, mixing: Mixing) -> Mixing:

@@ -107,8 +107,6 @@ class Objective:
     init: Callable[[LocalDevices], ObjectiveState]
     weigh: Callable[[Tensor, ObjectiveState, int], Tensor]
     combine: Callable[[ObjectiveState, Mix], ObjectiveState] = _no_gossip
-    with_cap: Callable[[float], Objective] | None = None
-    """The same objective with weights of at most `weight_cap K p_i`, if a cap changes what it gossips."""
 
     @property
     def gossips(self) -> bool:
@@ -160,9 +158,10 @@ def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: 
     """
     if loss_clip is not None:
         warnings.warn(
-            "kl_dro(loss_clip=...) is now clipped(kl_dro(...), loss_clip); the old way goes with the next release",
+            "kl_dro(loss_clip=...) is now clipped(kl_dro(...), loss_clip); the old way will be removed in the next "
+            "release",
             DeprecationWarning,
-            stacklevel=2,
+            stacklevel=3,  # past the checks of options
         )
         return clipped(kl_dro(mu, weights), loss_clip)
     mu_at = schedule_of("mu", mu)
@@ -176,11 +175,11 @@ def kl_dro(mu: Mu | Schedule = 6.0, weights: Weights = "as-written", loss_clip: 
     return Objective(_share_only, weigh)
 
 
+@renamed(t="tilt")
 @declare(
     OBJECTIVES, "tilted risk, (1/t) log sum_i p_i exp(t f_i): kl-dro with mu = 1 / t, normalized", "1",
     "Li, Beirami, Sanjabi and Smith, ICLR 2021",
 )  # fmt: skip
-@renamed(t="tilt")
 def term(tilt: Tilt = 1.0) -> Objective:
     """Tilted risk over devices, `(1/t) log sum_i p_i exp(t f_i)`: eq. 7 with mu = 1 / t, so normalised `kl_dro`.
 
@@ -259,14 +258,11 @@ def kl_ball(radius: Radius = 0.1, mu: float = 1.0, least_mu: float = 0.1, step: 
         state["log_mean"] = state["log_mean"] * (before["log_mu"] - state["log_mu"]).exp()
         return state
 
-    def at_most(cap: float | None = None) -> Objective:
-        def init(hosted: LocalDevices) -> ObjectiveState:
-            own = {"log_mu": torch.full_like(hosted.share, start), "divergence": torch.zeros_like(hosted.share)}
-            return {**_unseen(hosted, cap), **own}
+    def init(hosted: LocalDevices) -> ObjectiveState:
+        own = {"log_mu": torch.full_like(hosted.share, start), "divergence": torch.zeros_like(hosted.share)}
+        return {**_unseen(hosted), **own}
 
-        return Objective(init, weigh, combine, with_cap=at_most)
-
-    return at_most()
+    return Objective(init, weigh, combine)
 
 
 @declare(
@@ -296,16 +292,12 @@ def chi2_dro(mu: Mu = 1.0) -> Objective:
         now = torch.where(level.isnan(), state["share"], torch.minimum(weight(state, level), state["most"]))
         return {**state, "level": level, "weight": now}
 
-    def at_most(cap: float | None = None) -> Objective:
-        def init(hosted: LocalDevices) -> ObjectiveState:
-            share = hosted.share
-            return {"share": share, "weight": share.clone(), "own": torch.zeros_like(share),
-                    "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K),
-                    **_cap(hosted, cap)}  # fmt: skip
+    def init(hosted: LocalDevices) -> ObjectiveState:
+        share = hosted.share
+        return {"share": share, "weight": share.clone(), "own": torch.zeros_like(share),
+                "level": torch.full_like(share, math.nan), "most": torch.full_like(share, hosted.K)}  # fmt: skip
 
-        return Objective(init, lambda loss, state, t: _note(loss, state), combine, with_cap=at_most)
-
-    return at_most()
+    return Objective(init, lambda loss, state, t: _note(loss, state), combine)
 
 
 @declare(
@@ -370,8 +362,8 @@ def project_on_simplex(x: Tensor) -> Tensor:
     return projected / projected.sum(dim=1, keepdim=True)  # the sum is 1 up to rounding already
 
 
-@checked
 @renamed(beta="loss_smoothing")
+@checked
 def smoothed(objective: Objective, loss_smoothing: LossSmoothing) -> Objective:
     """The objective applied to a moving average of each device's loss, `u <- (1 - beta) u + beta loss`.
 
@@ -393,7 +385,6 @@ def smoothed(objective: Objective, loss_smoothing: LossSmoothing) -> Objective:
         lambda hosted: {**objective.init(hosted), "smoothed_loss": torch.full_like(hosted.share, math.nan)},
         weigh,
         objective.combine,
-        _inside(objective, lambda inner: smoothed(inner, loss_smoothing)),
     )
 
 
@@ -409,7 +400,6 @@ def clipped(objective: Objective, loss_clip: LossClip) -> Objective:
         objective.init,
         lambda loss, state, t: objective.weigh(loss.clamp(max=loss_clip), state, t),
         objective.combine,
-        _inside(objective, lambda inner: clipped(inner, loss_clip)),
     )
 
 
@@ -420,7 +410,8 @@ def capped(objective: Objective, weight_cap: WeightCap) -> Objective:
     For normalised weights, a device's contribution to their mean is bounded in the same way,
     `s_i h_i <= weight_cap s_i m_i`. So m is the number for which the capped weights average to 1, and a device whose
     loss stays high takes no more from the others than its capped weight. These weights maximise eq. 6 under
-    lambda_i <= weight_cap p_i.
+    lambda_i <= weight_cap p_i. The cap is part of the state, where the objective finds it. The lower of two caps
+    counts.
 
     >>> objective = capped(kl_dro(mu=1.0), weight_cap=3.0)
     >>> objective.weigh(torch.tensor([1.0, 50.0]), objective.init(LocalDevices.all_of(torch.ones(2))), 0)
@@ -430,10 +421,13 @@ def capped(objective: Objective, weight_cap: WeightCap) -> Objective:
         raise InputError(
             f"{named('weight_cap', weight_cap)}: must be above 1; weights that are 1 on average would all be equal"
         )
-    if objective.with_cap is not None:
-        return objective.with_cap(weight_cap)
+
+    def init(hosted: LocalDevices) -> ObjectiveState:
+        state = objective.init(hosted)
+        return {**state, "cap": _within_cap(weight_cap * hosted.share, state)}
+
     return Objective(
-        lambda hosted: {**objective.init(hosted), **_cap(hosted, weight_cap)},
+        init,
         lambda loss, state, t: _within_cap(objective.weigh(loss, state, t), state),
         objective.combine,
     )
@@ -456,17 +450,6 @@ def protected(
     return objective if weight_cap is None else capped(objective, weight_cap)
 
 
-def _inside(objective: Objective, outer: Callable[[Objective], Objective]) -> Callable[[float], Objective] | None:
-    """`with_cap` of an objective that is applied to another: the cap goes to the inner one."""
-    inner = objective.with_cap
-    return None if inner is None else lambda cap: outer(inner(cap))
-
-
-def _cap(hosted: LocalDevices, cap: float | None) -> ObjectiveState:
-    """The largest weight of each device, if there is a cap."""
-    return {} if cap is None else {"cap": cap * hosted.share}
-
-
 def _within_cap(weight: Tensor, state: ObjectiveState) -> Tensor:
     """The weight, limited to the cap if there is one."""
     return torch.minimum(weight, state["cap"]) if "cap" in state else weight
@@ -476,7 +459,7 @@ def _share_only(hosted: LocalDevices) -> ObjectiveState:
     return {"share": hosted.share}
 
 
-def _normalized(log_h: LogH, cap: float | None = None) -> Objective:
+def _normalized(log_h: LogH) -> Objective:
     """`weight_i = s_i h_i / m_i`, s_i = K p_i, where m_i is device i's estimate of sum_j p_j h_j = mean_j s_j h_j.
 
         m_i <- sum_j W_ij ((1 - b) m_j + b s_j h_j)
@@ -497,21 +480,15 @@ def _normalized(log_h: LogH, cap: float | None = None) -> Objective:
 
     A device without neighbours in a round keeps its estimate: its own losses alone would give it weight K p_i.
     """
-    return Objective(
-        lambda hosted: _unseen(hosted, cap),
-        lambda loss, state, t: _note(log_h(loss, t), state),
-        _gossiped,
-        with_cap=lambda cap: _normalized(log_h, cap),
-    )
+    return Objective(_unseen, lambda loss, state, t: _note(log_h(loss, t), state), _gossiped)
 
 
-def _unseen(hosted: LocalDevices, cap: float | None) -> ObjectiveState:
+def _unseen(hosted: LocalDevices) -> ObjectiveState:
     """The state of normalised weights before the first loss; the means are log 0."""
     share = hosted.share
     nothing = torch.full_like(share, -math.inf)
     most = torch.full_like(share, hosted.K)
-    first = {"share": share, "most": most, "weight": share.clone(), "own": nothing, "log_mean": nothing.clone()}
-    return {**first, **_cap(hosted, cap)}
+    return {"share": share, "most": most, "weight": share.clone(), "own": nothing, "log_mean": nothing.clone()}
 
 
 def _note(own: Tensor, state: ObjectiveState) -> Tensor:

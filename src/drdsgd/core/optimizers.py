@@ -25,6 +25,7 @@ neighbours.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -191,14 +192,20 @@ def exchange_of(compression: Messages, gamma: Gamma = by_compression) -> Exchang
 
 
 @declare(OPTIMIZERS, "theta <- W (theta - eta g)", "d", "Lian et al., NeurIPS 2017; Yuan, Ling and Yin, 2016")
-def dsgd(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
+def dsgd(eta: Eta | Schedule = paper_step, exchange: Exchange | None = None) -> GossipOptimizer:
     """The paper's step: `theta_i <- sum_j W_ij (theta_j - eta grad_j)`.
 
     >>> dsgd(eta=-1.0)
     Traceback (most recent call last):
     drdsgd.errors.InputError: eta=-1.0: input should be greater than 0 (step size)
     """
-    return _dsgd(eta, as_they_are())
+    if exchange is not None:
+        warnings.warn(
+            "dsgd(eta, exchange) is now choco(eta, exchange); the old way will be removed in the next release",
+            DeprecationWarning,
+            stacklevel=3,  # past the checks of options
+        )
+    return _dsgd(eta, exchange or as_they_are())
 
 
 def _dsgd(eta: float | Schedule, exchange: Exchange) -> GossipOptimizer:
@@ -210,8 +217,8 @@ def _dsgd(eta: float | Schedule, exchange: Exchange) -> GossipOptimizer:
     return GossipOptimizer(exchange.init, local, exchange.combine, exchange.check, exchange.keeps, exchange.together)
 
 
-@declare(OPTIMIZERS, "momentum on every device", "d, or compressed d", "Yu, Jin and Yang, ICML 2019")
 @renamed(beta="momentum", exchange="compression")
+@declare(OPTIMIZERS, "momentum on every device", "d, or compressed d", "Yu, Jin and Yang, ICML 2019")
 def momentum(
     eta: Eta | Schedule = paper_step,
     momentum: Momentum = 0.9,
@@ -238,11 +245,11 @@ def momentum(
     return GossipOptimizer(init, local, exchange.combine, exchange.check, exchange.keeps, exchange.together)
 
 
+@renamed(beta="momentum", exchange="compression")
 @declare(
     OPTIMIZERS, "momentum of the models' changes, including gossip", "d, or compressed d",
     "Lin, Karimireddy, Stich and Jaggi, ICML 2021",
 )  # fmt: skip
-@renamed(beta="momentum", exchange="compression")
 def quasi_global_momentum(
     eta: Eta | Schedule = paper_step,
     momentum: Momentum = 0.9,
@@ -310,11 +317,11 @@ def gradient_tracking(eta: Eta | Schedule = paper_step) -> GossipOptimizer:
     return GossipOptimizer(init, local, combine, keeps=SUM, together=1)
 
 
+@renamed(beta="momentum", beta2="second_momentum", exchange="compression")
 @declare(
     OPTIMIZERS, "Adam along a gossiped estimate of the mean gradient; models and estimates are averaged after the step",
     "2 d, or compressed 2 d", "Carnevale, Farina, Notarnicola and Notarstefano, IEEE TCNS 2023",
 )  # fmt: skip
-@renamed(beta="momentum", beta2="second_momentum", exchange="compression")
 def gt_adam(
     eta: Eta | Schedule = adam_step,
     momentum: Momentum = 0.9,
@@ -433,11 +440,11 @@ def _diffusion(
     return GossipOptimizer(lambda theta: {"correction": torch.zeros_like(theta)}, local, combine, check, keeps, 1)
 
 
+@renamed(compressor="compression")
 @declare(
     OPTIMIZERS, "compressed messages with memory; needs a constant W", "compressed d",
     "Koloskova, Lin, Stich and Jaggi, ICLR 2020",
 )  # fmt: skip
-@renamed(compressor="compression")
 def choco(
     eta: Eta | Schedule = paper_step, compression: Messages = "quantize:4", gamma: Gamma = by_compression
 ) -> GossipOptimizer:

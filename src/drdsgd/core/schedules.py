@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from drdsgd.errors import InputError, named, positive, unknown, whole
 from drdsgd.options import Rule
 
-__all__ = ["SCHEDULES", "Schedule", "cosine", "exponential", "linear", "said", "schedule_of", "spelled", "warmup"]
+__all__ = [
+    "SCHEDULES",
+    "Schedule",
+    "cosine",
+    "exponential",
+    "highest",
+    "linear",
+    "said",
+    "schedule_of",
+    "spelled",
+    "warmup",
+]
 
 Schedule = Callable[[int], float]
 SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")
@@ -17,10 +28,11 @@ SCHEDULES = ("constant", "linear", "cosine", "exponential", "warmup")
 
 @dataclass(frozen=True)
 class _Named:
-    """A schedule with a description, for the model card."""
+    """A schedule with a description, for the model card, and its largest value."""
 
     at: Schedule
     words: str
+    top: float
 
     def __call__(self, t: int) -> float:
         return self.at(t)
@@ -37,6 +49,17 @@ def said(value: float | Schedule) -> str:
     return f"{value(0):.4g} at first, then your own schedule" if callable(value) else f"{value:.4g}"
 
 
+def highest(value: float | Schedule) -> float | None:
+    """The largest value of a number or a schedule; the first of a schedule of your own; None of a rule.
+
+    >>> highest(0.25), highest(warmup(0.4, T=60)), highest(lambda t: 0.5 / (t + 1))
+    (0.25, 0.4, 0.5)
+    """
+    if isinstance(value, _Named | Rule):
+        return value.top if isinstance(value, _Named) else None
+    return value(0) if callable(value) else value
+
+
 def linear(start: float, T: int, end: float = 0.0) -> Schedule:
     """A straight line from `start` at round 0 to `end * start` at round T.
 
@@ -45,7 +68,7 @@ def linear(start: float, T: int, end: float = 0.0) -> Schedule:
     """
     start, T, end = positive("start", start), whole("T", T), _part(end)
     words = f"{start:.4g}, linear to {end * start:.4g} in {T} rounds"
-    return _Named(lambda t: start * (1 - (1 - end) * min(t / T, 1.0)), words)
+    return _Named(lambda t: start * (1 - (1 - end) * min(t / T, 1.0)), words, start)
 
 
 def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
@@ -56,7 +79,7 @@ def cosine(start: float, T: int, end: float = 0.0) -> Schedule:
     """
     start, T, end = positive("start", start), whole("T", T), _part(end)
     words = f"{start:.4g}, cosine to {end * start:.4g} in {T} rounds"
-    return _Named(lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2), words)
+    return _Named(lambda t: start * (end + (1 - end) * (1 + math.cos(math.pi * min(t / T, 1.0))) / 2), words, start)
 
 
 def exponential(start: float, decay: float) -> Schedule:
@@ -68,7 +91,7 @@ def exponential(start: float, decay: float) -> Schedule:
     start = positive("start", start)
     if not 0 < decay <= 1:
         raise InputError(f"decay must be in (0, 1]: {decay:g}; 0.99 halves in 69 rounds")
-    return _Named(lambda t: start * decay**t, f"{start:.4g}, multiplied by {decay:g} in every round")
+    return _Named(lambda t: start * decay**t, f"{start:.4g}, multiplied by {decay:g} in every round", start)
 
 
 def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
@@ -83,10 +106,10 @@ def warmup(top: float, T: int, part: float = 0.1) -> Schedule:
             f"part must be in (0, 1): {part:g}; it is the share of the rounds in which the value rises, 0.1 is usual"
         )
     words = f"linear up to {top:.4g} in the first {100 * part:g} % of {T} rounds, then linear to 0"
-    return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words)
+    return _Named(lambda t: top * min((t + 1) / (part * T), max(0.0, (1 - t / T) / (1 - part)), 1.0), words, top)
 
 
-def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
+def schedule_of(name: str, value: float | Schedule) -> Schedule:
     """A schedule as it is, or a positive number as a constant schedule.
 
     >>> schedule_of("eta", 0.5)(7)
@@ -94,7 +117,7 @@ def schedule_of(name: str, value: float | Schedule, hint: str = "") -> Schedule:
     """
     if callable(value):
         return value
-    constant = positive(name, value, hint)
+    constant = positive(name, value)
     return lambda t: constant
 
 
@@ -116,23 +139,19 @@ def spelled(name: str, start: float, schedule: str, rounds: int) -> float | Sche
         if value is not None:
             raise InputError(f"{said}: constant takes no number; set {named(name)}")
         return start
-    if kind == "exponential":
-        if value is None:
-            raise InputError(f"{said}: give the decay per round, for example exponential:0.99")
-        if not 0 < value <= 1:
-            raise InputError(f"{said}: the decay per round must be in (0, 1]; 0.99 halves {name} in 69 rounds")
-        return exponential(start, value)
-    if kind == "warmup":
-        if name == "mu":
-            raise InputError(f"{said}: mu must stay above zero; write linear:0.1 to end at a tenth of mu")
-        if value is not None and not 0 < value < 1:
-            raise InputError(f"{said}: {number} must be a fraction of the rounds, in (0, 1)")
-        return warmup(start, rounds, 0.1 if value is None else value)
-    if value is not None and not 0 <= value <= 1:
-        raise InputError(f"{said}: the end must be a fraction of {name}, in [0, 1]")
-    if name == "mu" and not value:
+    if kind == "exponential" and value is None:
+        raise InputError(f"{said}: give the decay per round, for example exponential:0.99")
+    if name == "mu" and kind == "warmup":
+        raise InputError(f"{said}: mu must stay above zero; write linear:0.1 to end at a tenth of mu")
+    if name == "mu" and kind in ("linear", "cosine") and not value:
         raise InputError(f"{said}: mu must stay above zero; write {kind}:0.1 to end at a tenth of mu")
-    return (linear if kind == "linear" else cosine)(start, rounds, value or 0.0)
+    own = () if value is None else (value,)
+    try:
+        if kind == "exponential":
+            return exponential(start, *own)
+        return {"linear": linear, "cosine": cosine, "warmup": warmup}[kind](start, rounds, *own)
+    except InputError as error:
+        raise InputError(f"{said}: {error.marked}") from None
 
 
 def _part(end: float) -> float:

@@ -64,8 +64,8 @@ class Batches:
         self.B, self.seed, self.dtype, self.shape = B, seed, dtype, data.shape
         self._lock, self._drawn = threading.Lock(), dict[int, NDArray[np.int64]]()
 
-    def __call__(self, t: int, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """The batches of round t for all devices, or for `some`."""
+    def __call__(self, t: int, some: slice | NDArray[np.int64] = slice(None)) -> tuple[Tensor, Tensor]:
+        """The batches of round t for all devices, or for `some` of them."""
         numbers = self._numbers(t)[some]
         where = torch.from_numpy(numbers.reshape(-1)).to(self.samples.y.device)
         # index_select copies whole samples; x[where] was measured to be many times slower for bytes

@@ -29,6 +29,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from drdsgd.core.compression import Compressor, Parts
+from drdsgd.core.engine import Combine
 from drdsgd.core.parallel import Each
 from drdsgd.engines import ENVIRONMENT
 from drdsgd.engines.post import Post, answering

@@ -9,13 +9,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor, nn
+from torch import Tensor
 
 from drdsgd.core.compression import BLOCK
 from drdsgd.core.flat import LINE_BYTES
 from drdsgd.core.parallel import blocks
 
-__all__ = ["CACHE_BYTES", "COMBINED_BYTES", "Prepared", "Product", "column_blocks", "links", "log_mean", "prepare", "product"]
+__all__ = [
+    "CACHE_BYTES",
+    "COMBINED_BYTES",
+    "Prepared",
+    "Product",
+    "column_blocks",
+    "links",
+    "log_mean",
+    "prepare",
+    "product",
+]
 
 # Columns of theta are mixed in blocks: few enough columns that those of all devices stay in the cache, but several
 # whole cache lines.

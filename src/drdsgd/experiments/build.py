@@ -13,21 +13,22 @@ from torch import nn
 
 from drdsgd import models
 from drdsgd.core.composition import Setting
+from drdsgd.core.method import Method
 from drdsgd.data import devices, files, sources
 from drdsgd.data.dealing import dealt as deal_by_name
 from drdsgd.data.devices import Devices
 from drdsgd.data.partition import PARTITIONS
 from drdsgd.errors import InputError, named, unknown
-from drdsgd.experiments import outside
 from drdsgd.experiments.config import Experiment, check_dataset, folder_of
 from drdsgd.options import parameters
 from drdsgd.random import one_generator
 from drdsgd.topology.graphs import GRAPHS, check, from_file
 from drdsgd.topology.mixing import Mixing, mixing_of, with_steps
+from drdsgd.training import outside
 from drdsgd.training.algorithms import constructor
 
 __all__ = [
-    "dealt", "gossip_of", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model",
+    "dealt", "gossip_of", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model", "options_of",
     "with_random_labels",
 ]  # fmt: skip
 
@@ -160,16 +161,13 @@ def gossip_of(e: Experiment, graph: nx.Graph) -> Mixing:
     return with_steps(make_mixing(e, graph), e.gossip_steps, e.local_steps)
 
 
-def make_algorithm(e: Experiment) -> Any:
+def make_algorithm(e: Experiment) -> Method:
     """The algorithm with the experiment's options."""
-    parts = {kind: getattr(e, kind) for kind in ("objective", "optimizer") if getattr(e, kind) is not None}
-    made = constructor(e.algorithm, **{kind: _part(kind, name) for kind, name in parts.items()})
+    fields = dict(e)
+    parts = {kind: fields[kind] for kind in ("objective", "optimizer")}
+    made = constructor(e.algorithm, **parts)
     if e.clients is not None and e.clients > e.devices:
         raise InputError(f"{named('clients', e.clients)}: there are only {e.devices} devices; leave it out for all")
-    chosen = {name: value for name in made.options if (value := getattr(e, name, None)) is not None}
-    algorithm = made(**chosen)
-    return algorithm.later(Setting(e.devices, e.rounds, e.seed, e.model))
-
-
-def _part(kind: str, name: str) -> Any:
-    return outside.part(kind, name) if ":" in name else name
+    chosen = {name: value for name in made.options if (value := fields.get(name)) is not None}
+    algorithm: Method = made(**chosen).resolve(Setting(e.devices, e.rounds, e.seed, e.model))
+    return algorithm

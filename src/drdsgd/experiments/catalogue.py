@@ -24,16 +24,17 @@ from drdsgd.data.sources import SOURCES
 from drdsgd.errors import InputError
 from drdsgd.experiments.fields import FIELDS
 from drdsgd.files import write_text
-from drdsgd.options import GROUPS, IN_PYTHON, Option, Parameter, Rule, parameters
+from drdsgd.options import GROUPS, IN_PYTHON, Option, Parameter, Rule, all_cores, parameters
 from drdsgd.topology.graphs import GRAPHS
 from drdsgd.topology.mixing import mixing_of
+from drdsgd.training.algorithms import constructor
 from drdsgd.training.preparation import Settings
 
 __all__ = ["main", "text"]
 
 FILE = Path(__file__).with_name("catalogue.json")
 Declared = Mapping[str, Parameter]
-# an option says which methods, or which graphs or data sets, have it if they are at most so many
+# name the methods in the help if at most FEW_METHODS have the option; graphs and data sets if at most FEW_KINDS
 FEW_METHODS, FEW_KINDS = 3, 2
 
 
@@ -51,8 +52,14 @@ def text() -> str:
         "datasets": {**datasets, "synthetic": parameters(synthetic)},
         "partitions": {name: parameters(make) for name, make in PARTITIONS.items()},
     }
-    common = {"shared": SHARED, "gossip": parameters(mixing_of), "training": parameters(Settings)}
-    return _json(
+    common = {
+        "shared": SHARED,
+        "gossip": {**parameters(constructor), **parameters(mixing_of)},
+        "training": parameters(Settings),
+    }
+    # other than in Python, where torch may have been told how many threads to use
+    common["training"]["threads"] = common["training"]["threads"]._replace(default=all_cores)
+    return json.dumps(
         {
             "options": _options(methods, kinds, common),
             "algorithms": {
@@ -65,19 +72,9 @@ def text() -> str:
             **{kind: {name: _entry(*one) for name, one in table.items()} for kind, table in methods.items()},
             **{kind: _defaults(table) for kind, table in common.items()},
             **{kind: {name: _defaults(own) for name, own in table.items()} for kind, table in kinds.items()},
-        }
-    )  # fmt: skip
-
-
-def _json(written: Mapping[str, Any]) -> str:
-    """One line per entry, so that a change is easy to read."""
-    tables = [
-        f"{json.dumps(kind)}: {{\n"
-        + ",\n".join(f" {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in table.items())
-        + "\n}"
-        for kind, table in written.items()
-    ]
-    return "{\n" + ",\n".join(tables) + "\n}\n"
+        },
+        indent=1, ensure_ascii=False,
+    ) + "\n"  # fmt: skip
 
 
 def _entry(part: Part, declared: Declared) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from typing import Any
 from drdsgd.errors import InputError, flag, named, unknown
 from drdsgd.experiments import config, loggers, registry, workers
 from drdsgd.experiments.config import Experiment, default_threads, has
-from drdsgd.experiments.options import ALGORITHMS, OPTIONS, parse
 from drdsgd.experiments.records import Folder, Record, read
+from drdsgd.experiments.registry import METHODS, parse
 from drdsgd.experiments.run import check, check_unchanged, run
 from drdsgd.files import write_text
-from drdsgd.options import LIMIT
 
 __all__ = ["Cell", "Study", "compare", "extended", "load", "resumed"]
 
@@ -108,8 +107,7 @@ def compare(
     that get a copy of all metrics.
     """
     budget = default_threads() if threads is None else threads
-    if not 1 <= budget < LIMIT:
-        raise InputError(f"{named('threads', budget)}: must be at least 1 and below {LIMIT}")
+    registry.OPTIONS["threads"].check("threads", budget)
     if not resume:
         if (out / "study.toml").exists():
             raise InputError(
@@ -205,8 +203,8 @@ def _label(spec: str) -> str:
 def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
     """The fields of one algorithm's runs: the shared fields that it has, and its own from `name:key=value,...`."""
     algorithm, _, own = spec.partition(":")
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"{named('algorithm', spec)}: {unknown(algorithm, ALGORITHMS)}")
+    if algorithm not in METHODS:
+        raise InputError(f"{named('algorithm', spec)}: {unknown(algorithm, METHODS)}")
     texts: dict[str, str] = {}
     for assignment in filter(None, own.split(",")):
         key, given, text = assignment.partition("=")
@@ -218,9 +216,8 @@ def _fields(spec: str, shared: dict[str, Any]) -> dict[str, Any]:
             text = texts[name].strip()
             value = int(text) if text.isdecimal() else text
             raise InputError(f"{named('algorithm', spec)}: all runs share the {name}; give {named(name, value)}")
-    known = {name: one for name, one in OPTIONS.items() if name not in _SHARED}
-    for kind in ("objective", "optimizer"):  # functions from outside have options of their own
-        known |= registry.outside(kind, texts.get(kind, shared.get(kind, "")))
+    parts = {kind: texts.get(kind, shared.get(kind)) for kind in ("objective", "optimizer")}
+    known = {name: one for name, one in registry.known(**parts).items() if name not in _SHARED}
     for name in texts:
         if name not in known:
             raise InputError(f"{named('algorithm', spec)}: the key '{name}' is {unknown(name, tuple(known))}")

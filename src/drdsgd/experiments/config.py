@@ -8,7 +8,6 @@ functions declare (`drdsgd.options`), and those in `fields` that only an experim
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from drdsgd.errors import InputError, named, one_line, unknown
 from drdsgd.experiments import registry
 from drdsgd.experiments.fields import FIELDS, Fields, folder_of
-from drdsgd.experiments.options import ALGORITHMS, DATASETS
-from drdsgd.experiments.registry import OPTIONS
-from drdsgd.options import Parameter, Rule, all_cores, defaults
+from drdsgd.experiments.registry import DATASETS, METHODS, OPTIONS
+from drdsgd.options import Rule, all_cores, defaults
 
 __all__ = [
     "UNTIL_THEN",
@@ -31,7 +29,6 @@ __all__ = [
     "load",
     "method_defaults",
     "recorded",
-    "warning",
 ]
 
 # options that are newer than some records, with the values that these were made with
@@ -70,7 +67,7 @@ class Experiment(Fields):
 
 
 def recorded(fields: Mapping[str, Any]) -> Experiment:
-    """The experiment with the fields of a record, which need no code from outside: they are complete."""
+    """The experiment with the fields of a record, which need no user-defined code: they are complete."""
     fields = {**UNTIL_THEN, **fields}
     if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
         return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
@@ -124,6 +121,8 @@ def applicable(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "partition" in found:
         found |= registry.PARTITIONS.get(str(fields.get("partition", found["partition"])), {})
+    if "compression" in found and fields.get("compression", found["compression"]) is None:
+        del found["gamma"]
     return found
 
 
@@ -133,14 +132,10 @@ def has(name: str, fields: Mapping[str, Any]) -> bool:
     >>> has("mu", {"algorithm": "dsgd"}), has("mu", {"algorithm": "dsgd", "objective": "kl-dro"})
     (False, True)
     """
-    if name in FIELDS and name not in ("objective", "optimizer"):
+    if name in FIELDS or name in registry.TRAINING or name in _OF_DATA:
         return True
-    if name in registry.TRAINING or name in _OF_DATA:
-        return True
-    if fields["algorithm"] in registry.SERVERS:
-        return name in registry.SERVERS[fields["algorithm"]].options
-    if name in registry.GOSSIP or name in FIELDS:
-        return True
+    if name in registry.GOSSIP:
+        return fields["algorithm"] not in registry.SERVERS
     return name in registry.own_options(fields["algorithm"], fields.get("objective"), fields.get("optimizer"))
 
 
@@ -156,46 +151,26 @@ def _completed(given: dict[str, Any]) -> dict[str, Any]:
     """All fields: those given, which are checked, and the defaults of the others; None for those without effect."""
     fields: dict[str, Any] = {name: one.default for name, one in FIELDS.items() if one.default is not None} | given
     _check_algorithm(fields)
-    known, options = _known(fields), applicable(fields)
+    known, options = registry.known(fields.get("objective"), fields.get("optimizer")), applicable(fields)
     for name in given:
         if name not in known:
             raise InputError(f"the key '{name}' is {unknown(name, list(known))}")
-        if name in fields and name not in options and (name not in FIELDS or _without_parts(name, fields)):
+        if name in fields and name not in options and name not in FIELDS:
             check_dataset(fields["dataset"])  # a wrong name is the first mistake to report
-            needs = registry.needed_by(name, fields["algorithm"])
+            compressed = name == "gamma" and "compression" in options
+            needs = named("compression") if compressed else registry.needed_by(name, fields["algorithm"])
             raise InputError(f"{named(name, fields[name])} does nothing here: it needs {needs}; leave it out")
     for name in given.keys() & fields.keys():
         known[name].check(name, fields[name])
         kind = known[name].kind
         fields[name] = kind(fields[name]) if kind in (int, float) else fields[name]
-    _check_gamma(fields, options)
     for name, default in defaults(options, fields).items():
-        if default is not None and not (name == "gamma" and "compression" not in fields and not options["compression"]):
+        if default is not None:
             fields.setdefault(name, default)
     for name, value in fields.items():  # the rules of FIELDS come first: others depend on devices and model
         if isinstance(value, Rule):
             fields[name] = value.of(fields)
     return {**dict.fromkeys(OPTIONS), **fields}
-
-
-def _known(fields: Mapping[str, Any]) -> dict[str, Parameter]:
-    """All options, including those of functions from outside."""
-    outside: dict[str, Parameter] = {}
-    for kind in ("objective", "optimizer"):
-        outside |= registry.outside(kind, fields[kind]) if kind in fields else {}
-    return {**OPTIONS, **outside}
-
-
-def _without_parts(name: str, fields: Mapping[str, Any]) -> bool:
-    """Whether the field names a part, and the algorithm has none."""
-    return name in ("objective", "optimizer") and fields["algorithm"] in registry.SERVERS
-
-
-def _check_gamma(fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    if "gamma" in fields and "compression" not in fields and options.get("compression") is None:
-        raise InputError(
-            f"{named('gamma', fields['gamma'])} does nothing here: it needs {named('compression')}; leave it out"
-        )
 
 
 def _check_algorithm(fields: dict[str, Any]) -> None:
@@ -204,8 +179,8 @@ def _check_algorithm(fields: dict[str, Any]) -> None:
     A part that the algorithm has anyway is removed, so that an experiment has only one description.
     """
     algorithm = fields["algorithm"]
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"{named('algorithm', algorithm)}: {unknown(str(algorithm), ALGORITHMS)}")
+    if algorithm not in METHODS:
+        raise InputError(f"{named('algorithm', algorithm)}: {unknown(str(algorithm), METHODS)}")
     made = registry.ALGORITHMS.get(algorithm)
     for kind in ("objective", "optimizer"):
         if kind in fields:
@@ -238,20 +213,6 @@ _OF_METHODS = {"batch_size", *registry.SHARED} | {
 _USES = {"eta_schedule", "weight_decay", "local_steps"}
 
 
-def warning(e: Experiment) -> str:
-    """A warning about a run that will hardly learn; empty if there is none.
-
-    >>> warning(Experiment(devices=1000, rounds=50))
-    '--eta: the default, sqrt(K / T) = 4.47, is above 1, and few models learn with such steps; try --eta 0.5, or ...'
-    """
-    if e.eta <= 1 or e.eta != math.sqrt(e.devices / e.rounds):
-        return ""
-    return (
-        f"--eta: the default, sqrt(K / T) = {e.eta:.3g}, is above 1, and few models learn with such steps; try "
-        f"--eta 0.5, or more --rounds than --devices ({e.devices})"
-    )
-
-
 def default_threads() -> int:
     """The number of cores for this process; processes that torchrun started on this machine share the cores."""
     return int(all_cores.of({}))
@@ -260,4 +221,4 @@ def default_threads() -> int:
 def check_dataset(name: object) -> None:
     """Refuse a name that is neither a known data set nor a folder."""
     if name not in DATASETS and not folder_of(str(name)).is_dir():
-        raise InputError(f"{named('dataset', name)}: no such folder, and {unknown(str(name), DATASETS)}")
+        raise InputError(f"{named('dataset', name)}: no such folder, and {unknown(str(name), tuple(DATASETS))}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from drdsgd.options import LIMIT, Option, Parameter, Rule, parameter
+from drdsgd.options import LIMIT, Option, Rule, parameters
 
 __all__ = ["FIELDS", "Fields", "folder_of"]
 
@@ -28,12 +27,14 @@ def folder_of(dataset: str, rank: int | None = None) -> Path:
 
 def _devices(fields: Mapping[str, Any]) -> int:
     """The number of nodes in the graph file or of files in the data folder, else 10."""
-    graph, folder = str(fields["graph"]), folder_of(str(fields["dataset"]))
-    if Path(graph).suffix and Path(graph).exists():
+    from drdsgd.experiments.registry import DATASETS, GRAPHS
+
+    graph, dataset = str(fields["graph"]), str(fields["dataset"])
+    if graph not in GRAPHS and Path(graph).exists():
         from drdsgd.topology import graphs
 
         return int(graphs.from_file(graph).number_of_nodes())
-    return len(list(folder.glob("*.npz"))) or 10
+    return (0 if dataset in DATASETS else len(list(folder_of(dataset).glob("*.npz")))) or 10
 
 
 # typed Any, so that the fields have the type of their values
@@ -50,28 +51,6 @@ class Fields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     algorithm: Annotated[str, Option("name of the algorithm, see drdsgd algorithms", _ALGORITHM)] = "dr-dsgd"
-    objective: (
-        Annotated[
-            str,
-            Option(
-                "override the algorithm's objective ({objectives}, or your own as package.module:function)",
-                _ALGORITHM,
-                unset="",
-            ),
-        ]
-        | None
-    ) = None
-    optimizer: (
-        Annotated[
-            str,
-            Option(
-                "override the algorithm's optimizer ({optimizers}, or your own as package.module:function)",
-                _ALGORITHM,
-                unset="",
-            ),
-        ]
-        | None
-    ) = None
     devices: Annotated[int, Option("number of devices K, 2 or more", _NETWORK, least=2, below=LIMIT)] = _AS_FILES
     graph: Annotated[
         str,
@@ -93,8 +72,4 @@ class Fields(BaseModel):
     device: Annotated[str, Option("device of the tensors: cpu, cuda, cuda:1", _RUN)] = "cpu"
 
 
-FIELDS: dict[str, Parameter] = {
-    name: parameter(kind, Fields.model_fields[name].default)
-    for name, kind in typing.get_type_hints(Fields, include_extras=True).items()
-    if name in Fields.model_fields
-}
+FIELDS = parameters(Fields)

@@ -20,7 +20,7 @@ from drdsgd.engines.placement import place
 from drdsgd.errors import InputError, named
 from drdsgd.experiments.build import dealt, with_random_labels
 from drdsgd.experiments.config import Experiment, folder_of
-from drdsgd.experiments.options import DATASETS
+from drdsgd.experiments.registry import DATASETS
 
 if TYPE_CHECKING:
     from drdsgd.engines.distributed import Members, World

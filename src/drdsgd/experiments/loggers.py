@@ -109,7 +109,7 @@ class Forgiving:
     def __init__(self, name: str, make: Make, e: Experiment, path: Path, say: Callable[[str], None]) -> None:
         self._name, self._path, self._say = name, path, say
         self._logger: Logger = Nothing()
-        with self._tried(), _patient(lambda: say(f"--log {name}: starting it takes a while")):
+        with self._tried(), _patient(lambda: say(f"the {name} log: starting it takes a while")):
             self._logger = make(e, path)
 
     def log(self, metrics: Metrics) -> None:
@@ -129,8 +129,8 @@ class Forgiving:
         except Exception as error:  # their libraries may raise anything
             self._logger = Nothing()
             self._say(
-                f"--log {self._name}: {shorten(one_line(error), 200)}; the run in {self._path} continues without it, "
-                f"and --resume --log {self._name} copies all of its metrics later"
+                f"the {self._name} log: {shorten(one_line(error), 200)}; the run in {self._path} continues without it; "
+                "resume the run with this log to copy all metrics"
             )
 
 

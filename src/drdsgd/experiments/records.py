@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from drdsgd.core.numerics import NUMERICS
-from drdsgd.errors import InputError, InUse, flag, named, one_line
+from drdsgd.errors import InputError, InUse, flag, one_line
 from drdsgd.experiments import config, registry
 from drdsgd.experiments.config import Experiment
 from drdsgd.files import write_text
@@ -113,9 +113,7 @@ class Folder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InUse(
-                    f"another process is working in {self.path}; wait for it, or use another {named('out')}"
-                ) from None
+                raise InUse(f"another process is working in {self.path}; wait for it, or use another folder") from None
             yield
         finally:
             os.close(handle)
@@ -145,7 +143,7 @@ class Folder:
         ):
             if not same:
                 raise InputError(
-                    f"the {what} changed since the run in {self.path} began; start another with another {named('out')}"
+                    f"the {what} changed since the run in {self.path} began; start another in another folder"
                 )
 
     def rewind(self, t: int, e: Experiment, gaps: bool = False) -> None:
@@ -285,7 +283,7 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
     )
 
 
-_AGAIN = f"run the experiment again into another {named('out')}"
+_AGAIN = "run the experiment again into another folder"
 
 
 def _summary(path: Path) -> Summary:

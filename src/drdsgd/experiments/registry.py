@@ -1,8 +1,8 @@
 """Every method and every option by name, as the command line needs them: without torch.
 
 The functions of the library declare their options (`drdsgd.options`). `catalogue.json` holds what they declare;
-`python -m drdsgd.experiments.catalogue` writes it, and a test keeps it fresh. An objective or an optimizer from
-outside, `package.module:function`, is described when it is used.
+`python -m drdsgd.experiments.catalogue` writes it, and a test fails if it is out of date. A user-defined objective or
+optimizer, `package.module:function`, is described when it is used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from drdsgd.core.parts import Part
 
 __all__ = [
-    "ALGORITHMS", "DATASETS", "FILE", "GOSSIP", "GRAPHS", "OBJECTIVES", "OPTIMIZERS", "OPTIONS", "PARTITIONS",
-    "SERVERS", "TRAINING", "Entry", "Named", "compressed_size", "entry", "name_of", "needed_by", "outside", "own_entry",
-    "own_options", "parse", "parts_of", "sent_by", "spelled",
+    "ALGORITHMS", "DATASETS", "FILE", "GOSSIP", "GRAPHS", "METHODS", "OBJECTIVES", "OF_COMMANDS", "OPTIMIZERS",
+    "OPTIONS", "PARTITIONS", "SERVERS", "TRAINING", "Entry", "Named", "compressed_size", "entry", "known", "name_of",
+    "needed_by", "own_entry", "own_options", "parse", "parts_of", "sent_by", "spelled",
 ]  # fmt: skip
 
 FILE = Path(__file__).with_name("catalogue.json")
@@ -85,10 +85,11 @@ def _entries(table: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 _CATALOGUE = json.loads(FILE.read_text(encoding="utf-8"))
-# all options that are known without functions from outside, in the order in which --help shows them
+# all options that are known without user-defined functions, in the order in which --help shows them
 OPTIONS = {name: _parameter(written) for name, written in _CATALOGUE["options"].items()}
 ALGORITHMS = {name: Named(**one) for name, one in _CATALOGUE["algorithms"].items()}
 OBJECTIVES, OPTIMIZERS, SERVERS = (_entries(_CATALOGUE[kind]) for kind in ("objectives", "optimizers", "servers"))
+METHODS = (*ALGORITHMS, *SERVERS)
 # options of all algorithms without a server, of the network that these use, and of all runs
 SHARED, GOSSIP, TRAINING = (_defaults(_CATALOGUE[kind]) for kind in ("shared", "gossip", "training"))
 GRAPHS, DATASETS, PARTITIONS = (
@@ -113,51 +114,64 @@ def entry(kind: str, name: str) -> Entry:
 
 
 def own_entry(name: str) -> Entry:
-    """The description of a function from outside, an optimizer if its annotation says so, else an objective."""
-    from drdsgd.experiments.outside import kind_of
+    """The description of a user-defined objective or optimizer."""
+    from drdsgd.training.outside import kind_of
 
-    return entry(kind_of(name), name)
+    kind = "objective"
+    try:
+        kind = kind_of(name)
+        return entry(kind, name)
+    except InputError as error:  # `drdsgd algorithms NAME` takes the name alone, without an option
+        raise InputError(error.marked.replace(named(kind, name), name)) from error
 
 
 @functools.cache
 def _part(kind: str, name: str) -> Part:
-    from drdsgd.experiments.outside import part
+    from drdsgd.training.outside import part
 
     return part(kind, name)
 
 
-def outside(kind: str, name: str) -> dict[str, Parameter]:
-    """The options of an objective or optimizer, if it is a function from outside; else none."""
+def outside(kind: str, name: object) -> dict[str, Parameter]:
+    """The options of an objective or optimizer, if it is a user-defined function; else none."""
     if ":" not in str(name) or name in _TABLES[kind]:
         return {}
     from drdsgd.core.algorithms import of_objective, of_optimizer
+    from drdsgd.experiments.config import Experiment
+    from drdsgd.training.algorithms import check_names
 
-    part = _part(kind, name)
+    part = _part(kind, str(name))
+    check_names(**{kind: part}, taken={*OPTIONS, *OF_COMMANDS, *dir(Experiment)})
     found = (of_objective if kind == "objective" else of_optimizer)(part)
-    for key in part.parameters:
-        if key in _RESERVED[kind]:
-            raise InputError(f"{named(kind, name)}: the parameter {key} has the name of another option; rename it")
     return {
-        key: one._replace(option=_shown(kind, name, one) if key in part.parameters else OPTIONS[key].option)
+        key: one._replace(option=_shown(kind, str(name), one) if key in part.parameters else OPTIONS[key].option)
         for key, one in found.items()
     }
 
 
-# names that a parameter of a function from outside cannot have: options of runs, of the other parts, and of commands
-_OF_COMMANDS = {"out", "resume", "log", "file", "seeds", "engine", "backend", "timeout", "regroup", "help"}
-_RESERVED = {
-    kind: {*OPTIONS} - {option for entry in table.values() for option in entry.options} | _OF_COMMANDS | always
-    for kind, table, always in (
-        ("objective", OBJECTIVES, {"mu_schedule", "loss_clip", "loss_smoothing", "weight_cap"}),
-        ("optimizer", OPTIMIZERS, {"eta_schedule"}),
-    )
-}
+def known(objective: object = None, optimizer: object = None) -> dict[str, Parameter]:
+    """All options, with those of a user-defined objective and optimizer."""
+    weighs, steps = outside("objective", objective), outside("optimizer", optimizer)
+    if weighs and steps:
+        from drdsgd.training.algorithms import check_names
+
+        check_names(_part("objective", str(objective)), _part("optimizer", str(optimizer)))
+    return {**OPTIONS, **weighs, **steps}
+
+
+# options of commands that are no options of an experiment; a test holds them to the commands
+OF_COMMANDS = frozenset({
+    "backend", "classes", "days", "deadline", "engine", "file", "help", "hosts", "keys", "log", "mean_samples",
+    "metrics_port", "no_keys", "out", "own_data", "patience", "port", "regroup", "resume", "seeds", "staleness",
+    "timeout",
+})  # fmt: skip
 
 
 def _shown(kind: str, name: str, one: Parameter) -> Option:
-    """An option of a function from outside as --help shows it."""
+    """An option of a user-defined function as --help shows it."""
     default = one.default.words if isinstance(one.default, Rule) else one.default
     about = f"{name}: {one.option.help}" if one.option.help else f"option of {name}"
+    about += f" ({either([*one.kind])})" if isinstance(one.kind, tuple) and not one.option.group else ""
     group = one.option.group or kind.capitalize()
     return one.option._replace(help=about if default is None else f"{about}; default {default}", group=group)
 
@@ -218,7 +232,7 @@ def needed_by(name: str, algorithm: str) -> str:
     >>> InputError(needed_by("q", "dsgd")).on_command_line
     '--objective q-ffl or --algorithm q-fedavg'
     """
-    if name in GOSSIP or name in ("objective", "optimizer"):
+    if name in GOSSIP:
         return "an algorithm without a server"
     tables: dict[str, Mapping[str, Options]] = {
         **{kind: {key: one.options for key, one in table.items()} for kind, table in _TABLES.items()},

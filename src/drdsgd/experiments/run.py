@@ -21,7 +21,15 @@ from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
 from drdsgd.experiments import hosting, loggers, records
-from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.build import (
+    gossip_of,
+    make_algorithm,
+    make_data,
+    make_graph,
+    make_mixing,
+    make_model,
+    options_of,
+)
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.loggers import Logger
 from drdsgd.experiments.records import Folder, Record
@@ -47,7 +55,7 @@ OF_A_MACHINE = ("threads", "data_dir")
 
 def run(
     e: Experiment,
-    path: Path,
+    path: Path | str,
     *,
     resume: bool = False,
     regroup: bool = False,
@@ -67,7 +75,7 @@ def run(
     >>> run(e, Path(tempfile.mkdtemp()) / "first").final.round
     5
     """
-    folder = Folder(path)
+    folder = Folder(Path(path))
     with folder.lock():
         _check(folder, e, resume)
         if folder.status == "unfinished":
@@ -75,11 +83,11 @@ def run(
         else:
             with _logging(log, e, folder):  # copies the finished run
                 pass
-        return records.read(path)
+        return records.read(folder.path)
 
 
 def resume(
-    path: Path,
+    path: Path | str,
     *,
     threads: int | None = None,
     data_dir: str | None = None,
@@ -108,7 +116,7 @@ def resume(
     return run(e, path, resume=True, regroup=regroup, watch=watch, stop=stop, log=log)
 
 
-def resumed(path: Path, fields: Mapping[str, Any] | None = None, world: World | None = None) -> Experiment:
+def resumed(path: Path | str, fields: Mapping[str, Any] | None = None, world: World | None = None) -> Experiment:
     """The experiment with which `run` or `run_together` continues the run in a folder, with these fields.
 
     The number of threads and the folder of the data may change; another field that differs is refused. Of the processes
@@ -121,11 +129,11 @@ def resumed(path: Path, fields: Mapping[str, Any] | None = None, world: World | 
     2
     >>> resumed(path, {"rounds": 9})
     Traceback (most recent call last):
-    drdsgd.errors.InputError: rounds=9: the run in ... has 5; resume it unchanged, or start another with another out
+    drdsgd.errors.InputError: rounds=9: the run in ... has 5; resume it unchanged, or start another in another folder
     """
     stored, given = dict[str, Any](), dict(fields or {})
     if world is None or world.rank == 0:
-        folder = _begun(path)
+        folder = _begun(Path(path))
         check_unchanged(folder, given)
         stored = records.read_config(folder.config).model_dump()
     if world is not None:
@@ -135,7 +143,7 @@ def resumed(path: Path, fields: Mapping[str, Any] | None = None, world: World | 
 
 def run_together(
     e: Experiment,
-    path: Path,
+    path: Path | str,
     world: World,
     *,
     resume: bool = False,
@@ -148,7 +156,7 @@ def run_together(
     Every process writes its part of a checkpoint. A request to stop takes effect at the next evaluation or checkpoint.
     A process that torchrun has restarted continues the run. Only the first process gets the record.
     """
-    folder, first = Folder(path), world.rank == 0
+    folder, first = Folder(Path(path)), world.rank == 0
     check_alike(e, world)
     # asked of all: torchrun counts restarts only on the machine where something failed
     again = any(int(count) > 0 for count in world.texts(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
@@ -164,7 +172,7 @@ def run_together(
         elif first:
             with _logging(log, e, folder):
                 pass
-        return records.read(path) if first else None
+        return records.read(folder.path) if first else None
 
 
 def _go(
@@ -229,11 +237,8 @@ def _go(
 
 def settings_of(e: Experiment, mean_samples: float | None = None) -> Settings:
     """How to train; a process that can't know all devices gives the mean number of samples per device."""
-    return Settings(
-        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
-        reference=e.reference if mean_samples is None or e.reference == "uniform" else mean_samples,
-        execution=e.execution, matmul=e.matmul, precision=e.precision, threads=e.threads,
-    )  # fmt: skip
+    known = {} if mean_samples is None or e.reference == "uniform" else {"reference": mean_samples}
+    return Settings(**{**options_of(e, Settings), **known})
 
 
 @contextmanager
@@ -298,7 +303,7 @@ def _check(folder: Folder, e: Experiment, resume: bool) -> None:
         if folder.config.exists():
             raise InputError(
                 f"{folder.path} already holds a run ({folder.status}); continue it with {flag('resume')}, or use "
-                f"another {named('out')}"
+                "another folder"
             )
         return
     check_unchanged(_begun(folder.path), e.model_dump())
@@ -323,7 +328,7 @@ def check_unchanged(folder: Folder, fields: Mapping[str, Any]) -> None:
         if before != now and name not in OF_A_MACHINE:
             raise InputError(
                 f"{named(name, now)}: the run in {folder.path} has {before}; resume it unchanged, "
-                f"or start another with another {named('out')}"
+                "or start another in another folder"
             )
 
 

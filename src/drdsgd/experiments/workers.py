@@ -6,7 +6,7 @@ sockets connect them, because a model may print to standard output. Both sides s
     ["ready", null]                                                          from it: its modules are loaded
     {"path": "out/dsgd/seed-0", "experiment": {...}, "log": ["mlflow"]}      to it: begin or continue this run
     ["round", 17]                                                            from it: the round reached
-    ["say", "--log mlflow: ..."]                                             from it: a line for the user
+    ["say", "the mlflow log: ..."]                                           from it: a line for the user
     ["over", null]                                                           from it: finished, or diverged
     ["interrupted", null], ["input", "p=0.1: ..."], ["system", [28, "No space left on device", "/x"]],
     ["memory", "..."]                                                        from it: other reasons for the end of a run

@@ -26,7 +26,7 @@ from drdsgd.core.optimizers import COPIES
 from drdsgd.errors import InputError, flag, named, one_line, unknown
 from drdsgd.experiments.build import gossip_of, make_algorithm, make_graph
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import DATASETS, GRAPHS
+from drdsgd.experiments.registry import DATASETS, GRAPHS
 from drdsgd.files import write_text
 
 __all__ = ["Device", "Neighbour", "Place", "check", "devices", "experiment_of", "load", "make", "places"]
@@ -149,15 +149,15 @@ def check(e: Experiment) -> None:
         raise InputError(
             f"{named('mixing', e.mixing)}: links of a network go both ways, its W is not symmetric; use another"
         )
-    if algorithm.optimizer.keeps:
+    if algorithm.keeps:
         name = registry.parts_of(e.algorithm, e.objective, e.optimizer)[1]
         uncompressed = named("compression", "none")
         fix = f"{named('optimizer', 'dsgd')}, momentum or quasi-global-momentum"
         if e.compression is not None:
             fix = f"{named('optimizer', 'quasi-global-momentum')} with {uncompressed}"
-        if (kept := algorithm.optimizer.keeps) == COPIES:
+        if algorithm.keeps == COPIES:
             fix = named("gamma", 1) if e.compression == "none" else uncompressed
-        raise InputError(f"{name} over a network: a lost message would spoil {kept} for good; use {fix}")
+        raise InputError(f"{name} over a network: a lost message would spoil {algorithm.keeps} for good; use {fix}")
     algorithm.check(mixing)
 
 

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from drdsgd.core.compression import Compressor
+from drdsgd.core.engine import Combine
 from drdsgd.core.parallel import Each
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import InputError, named

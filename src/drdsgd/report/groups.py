@@ -9,8 +9,8 @@ from typing import Any
 from drdsgd.errors import InputError
 from drdsgd.experiments import config, registry
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import ALGORITHMS
 from drdsgd.experiments.records import Record
+from drdsgd.experiments.registry import METHODS
 
 __all__ = ["Groups", "groups"]
 
@@ -27,16 +27,17 @@ def groups(records: Iterable[Record]) -> dict[str, list[Record]]:
     Groups are sorted by algorithm, as `drdsgd algorithms` lists them, and then by first run. The first group is the one
     that the others are compared with. Within a group the runs are sorted by seed, and no seed occurs twice.
     """
-    found: dict[tuple[Any, ...], list[Record]] = {}
+    found: dict[frozenset[tuple[str, Any]], list[Record]] = {}
     for record in records:
-        found.setdefault(tuple(_settings(record.experiment).values()), []).append(record)
-    members = sorted(found.values(), key=lambda group: ALGORITHMS.index(group[0].experiment.algorithm))
+        found.setdefault(frozenset(_settings(record.experiment).items()), []).append(record)
+    members = sorted(found.values(), key=lambda group: METHODS.index(group[0].experiment.algorithm))
     named = zip(_labels([group[0].experiment for group in members]), members, strict=True)
     return {label: _by_seed(label, group) for label, group in named}
 
 
 def _settings(e: Experiment) -> dict[str, Any]:
-    return {name: value for name, value in e.model_dump().items() if name not in _INCIDENTAL}
+    """What was run; only an experiment with a user-defined function has the options of that function."""
+    return {name: value for name, value in e.model_dump(exclude_none=True).items() if name not in _INCIDENTAL}
 
 
 def _by_seed(label: str, group: list[Record]) -> list[Record]:
@@ -54,12 +55,12 @@ def _by_seed(label: str, group: list[Record]) -> list[Record]:
 
 def _labels(experiments: list[Experiment]) -> list[str]:
     settings = [_settings(e) for e in experiments]
-    names = [name for name in settings[0] if _differs(name, settings)] if settings else []
+    names = [name for name in dict.fromkeys(name for e in experiments for name, _ in e) if _differs(name, settings)]
     special: dict[str, set[str]] = {}  # by algorithm: settings for which some of its groups do not have the default
     for e, each in zip(experiments, settings, strict=True):
         # with another objective or optimizer the label names the parts, which tells a reader nothing about defaults
         defaults = {} if e.objective or e.optimizer else config.method_defaults(e)
-        others = {name for name in names if name not in defaults or each[name] != defaults[name]}
+        others = {name for name in names if name not in defaults or each.get(name) != defaults[name]}
         special.setdefault(e.algorithm, set()).update(others)
     short = [
         _label(each, [name for name in names if name in special[each["algorithm"]]], exact=False) for each in settings
@@ -71,20 +72,20 @@ def _differs(name: str, settings: list[dict[str, Any]]) -> bool:
     """Whether a setting tells groups apart: mu does if it has two values, but not if only one algorithm has it."""
     if name == "algorithm":
         return False
-    if len({each[name] for each in settings if each[name] is not None}) > 1:
+    if len({each[name] for each in settings if name in each}) > 1:
         return True
     values: dict[str, set[Any]] = {}
     for each in settings:
-        values.setdefault(each["algorithm"], set()).add(each[name])
+        values.setdefault(each["algorithm"], set()).add(each.get(name))
     return any(len(of_one) > 1 for of_one in values.values())
 
 
 def _label(settings: dict[str, Any], names: list[str], *, exact: bool) -> str:
     """The method and the settings that differ; `exact` writes the given options, as two may have the same parts."""
     parts = ("objective", "optimizer")
-    method = settings["algorithm"] if exact else registry.name_of(settings["algorithm"], *(settings[p] for p in parts))
+    method = settings["algorithm"] if exact else registry.name_of(settings["algorithm"], *map(settings.get, parts))
     others = [name for name in names if name not in parts]
-    shown = [name for name in ([*parts, *others] if exact else others) if settings[name] is not None]
+    shown = [name for name in ([*parts, *others] if exact else others) if name in settings]
     return " ".join([method, *(f"{name}={_value(settings[name], exact)}" for name in shown)])
 
 

@@ -22,7 +22,7 @@ import networkx as nx
 import numpy as np
 
 from drdsgd.errors import InputError, whole
-from drdsgd.options import EdgeProbability
+from drdsgd.options import EdgeProbability, checked
 from drdsgd.topology import files
 
 __all__ = [
@@ -38,6 +38,7 @@ _TRIES = 1000
 # ---------------------------------------------------------------- random kinds
 
 
+@checked
 def erdos_renyi(K: int, p: EdgeProbability = 0.3, seed: int = 0) -> nx.Graph:
     """Every pair of devices is linked with probability p, given that the graph is connected.
 
@@ -46,7 +47,6 @@ def erdos_renyi(K: int, p: EdgeProbability = 0.3, seed: int = 0) -> nx.Graph:
     (10, True)
     """
     K = _devices(K)
-    _probability(p)
     graph = _until_connected(
         # the same distribution as nx.erdos_renyi_graph, in time proportional to the edges instead of the pairs
         lambda s: nx.fast_gnp_random_graph(K, p, seed=s),
@@ -112,6 +112,7 @@ def random_regular(K: int, degree: int, seed: int = 0) -> nx.Graph:
     return _of_kind("random_regular", _until_connected(sample, seed, what, "use degree 3 or more"))
 
 
+@checked
 def directed_erdos_renyi(K: int, p: EdgeProbability = 0.3, seed: int = 0) -> nx.DiGraph:
     """Every device sends to every other with probability p, given that the graph is strongly connected.
 
@@ -120,7 +121,6 @@ def directed_erdos_renyi(K: int, p: EdgeProbability = 0.3, seed: int = 0) -> nx.
     (True, True)
     """
     K = _devices(K)
-    _probability(p)
     graph = _until_connected(
         lambda s: nx.fast_gnp_random_graph(K, p, seed=s, directed=True),
         seed,
@@ -418,11 +418,6 @@ def _devices(K: int) -> int:
     if K < 2:
         raise InputError(f"a graph needs at least 2 devices, got K={K}: use K=2 or more")
     return K
-
-
-def _probability(p: float) -> None:
-    if not 0 < p <= 1:
-        raise InputError(f"p must lie in (0, 1], got {p!r}: it is the probability of a link, such as 0.3")
 
 
 def _label(graph: nx.Graph, node: int) -> str:

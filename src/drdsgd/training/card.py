@@ -23,7 +23,7 @@ from drdsgd.errors import InputError
 from drdsgd.files import replacing, write_text
 from drdsgd.topology.mixing import Mixing, rho_over_time
 from drdsgd.training.metrics import Metric, Metrics
-from drdsgd.training.preparation import Prepared
+from drdsgd.training.preparation import Prepared, Settings
 from drdsgd.versions import versions
 
 __all__ = ["Training", "describe", "save", "text"]
@@ -41,9 +41,7 @@ class Training:
     algorithm: str
     eta: str
     """In words; empty if it is not known."""
-    rounds: int
-    batch_size: int
-    seed: int
+    settings: Settings
     loss: str
     metric: Metric
     train_sizes: Sequence[int]
@@ -65,9 +63,7 @@ def describe(run: Prepared) -> Training:
     return Training(
         algorithm=run.algorithm.name,
         eta=run.algorithm.eta,
-        rounds=run.settings.rounds,
-        batch_size=run.settings.batch_size,
-        seed=run.settings.seed,
+        settings=run.settings,
         loss=loss_name(run.site.loss),
         metric=run.metric,
         train_sizes=train_sizes,
@@ -98,7 +94,7 @@ def save(folder: Path, model: nn.Module, training: Training, final: Metrics, car
 
 def text(model: nn.Module, training: Training, final: Metrics, file: str, checksum: str) -> str:
     """The card: the results, how the model was trained, how to load it, and the limits of the results."""
-    t, K, name = training, len(final.consensus.per_device), type(model).__name__
+    t, s, K, name = training, training.settings, len(final.consensus.per_device), type(model).__name__
     parameters = list(model.parameters())
     known = KNOWN_METRICS.get(t.metric.name)
     input_, scaled = _input(t)
@@ -124,7 +120,7 @@ def text(model: nn.Module, training: Training, final: Metrics, file: str, checks
         "",
         f"- algorithm: {t.algorithm}",
         *([f"- step size eta: {t.eta}"] if t.eta else []),
-        f"- rounds: {t.rounds}, each with {t.batch_size} samples per device, drawn with replacement; seed {t.seed}",
+        f"- rounds: {s.rounds}, each with {s.batch_size} samples per device, drawn with replacement; seed {s.seed}",
         f"- devices: {K}, with {_span(t.train_sizes)} training samples",
         f"- graph: {_graph(t)}",
         f"- loss: {t.loss}; {final.train_loss:.4g} on the last batches, averaged over devices",

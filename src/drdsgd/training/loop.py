@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from drdsgd.core.method import Method
 from drdsgd.data.devices import Devices
 from drdsgd.data.pairs import OwnData
 from drdsgd.errors import InputError
-from drdsgd.options import BatchSize, EvalEvery, Execution, Reference, Rounds, Seed, Threads
+from drdsgd.options import BatchSize, EvalEvery, Execution, Matmul, Precision, Reference, Rounds, Seed, Threads
 from drdsgd.topology.mixing import Mixing
 from drdsgd.training.card import Training, describe, save
 from drdsgd.training.evaluation import Evaluator
@@ -84,7 +85,20 @@ def train(
 
     `devices` has one entry per device: `(x, y)` or `((x, y), (x_test, y_test))` with tensors, arrays or data sets (see
     `drdsgd.data.from_pairs`). It may also be the result of a function in `drdsgd.data`. `algorithm` is a value such as
-    `drdsgd.dr_gt_adam(mu=1.0)`, or a name such as "dr-gt-adam". Options: see `trajectory`.
+    `drdsgd.dr_gt_adam(mu=1.0)`, or a name such as "dr-gt-adam". All devices start from the parameters of `model`. A
+    plain graph gets Metropolis weights; with a server it gives only the number of devices.
+
+    - `reference`: whether devices count by their number of samples, "samples" (p_i = n_i / n, eq. 1), or equally,
+      "uniform" (p_i = 1 / K). A process that can't know all devices gives the mean number of samples per device.
+    - `loss(outputs [B, ...], y [B, ...])`: the mean over a batch (default: cross-entropy for classes, mean squared
+      error for floats).
+    - `metric`: what evaluations measure (default: accuracy for classes, absolute error for floats).
+    - `execution`: "batched" computes devices together, "loop" one after the other; "auto" chooses the faster.
+    - `matmul`: the library of float32 products on a CPU, "mkl" or "onednn" (default: the processor's faster one).
+    - `precision`: "bfloat16" rounds the factors of products; models and steps stay float32.
+    - `threads`: number of threads that work on blocks of devices (default: as many as torch uses).
+
+    Arguments that do not fit together are refused at once. A run whose numbers overflow raises `Diverged`.
 
     >>> import drdsgd
     >>> import torch
@@ -113,35 +127,15 @@ def trajectory(
     graph: nx.Graph | Mixing,
     algorithm: Method | str,
     *,
-    rounds: Rounds = Settings.rounds,
-    batch_size: BatchSize = Settings.batch_size,
-    seed: Seed = Settings.seed,
-    eval_every: EvalEvery = Settings.eval_every,
-    reference: Reference | float = Settings.reference,
-    loss: Loss | None = None,
-    metric: Metric | None = None,
-    execution: Execution = Settings.execution,
-    matmul: Matmul = Settings.matmul,
-    precision: Precision = Settings.precision,
-    threads: Threads = Settings.threads,
     start: Progress | None = None,
     ranks: Ranks | None = None,
     agree_every: int | None = None,
+    **options: Any,
 ) -> Iterator[Progress]:
     """The run as an iterator: the start, then one `Progress` per round, with metrics for the evaluated rounds.
 
-    All devices start from the parameters of `model`. A plain graph gets Metropolis weights; with a server it gives only
-    the number of devices.
+    `options` are those of `train`, with the same defaults; here are three more.
 
-    - `reference`: whether devices count by their number of samples, "samples" (p_i = n_i / n, eq. 1), or equally,
-      "uniform" (p_i = 1 / K). A process that can't know all devices gives the mean number of samples per device.
-    - `loss(outputs [B, ...], y [B, ...])`: the mean over a batch (default: cross-entropy for classes, mean squared
-      error for floats).
-    - `metric`: what evaluations measure (default: accuracy for classes, absolute error for floats).
-    - `execution`: "batched" computes devices together, "loop" one after the other; "auto" chooses the faster.
-    - `matmul`: the library of float32 products on a CPU, "mkl" or "onednn"; the default is the processor's faster one.
-    - `precision`: "bfloat16" rounds the factors of products; models and steps stay float32.
-    - `threads`: number of threads that work on blocks of devices (default: as many as torch uses).
     - `start`: continue a run from this point.
     - `ranks`: the processes that share the devices, if there are several. `devices` and `start` are then those of this
       process, and all processes must call this function with the same settings.
@@ -150,11 +144,7 @@ def trajectory(
     overflow raises `Diverged`. Several processes all raise it, at the next evaluation or in every `agree_every`-th
     round.
     """
-    settings = Settings(
-        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, reference=reference, loss=loss,
-        metric=metric, execution=execution, matmul=matmul, precision=precision, threads=threads,
-    )  # fmt: skip
-    return steps(prepare(model, devices, graph, algorithm, settings, ranks), start, agree_every)
+    return steps(prepare(model, devices, graph, algorithm, Settings(**options), ranks), start, agree_every)
 
 
 def steps(run: Prepared, start: Progress | None = None, agree_every: int | None = None) -> Iterator[Progress]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import networkx as nx
 import torch
@@ -25,7 +27,7 @@ from drdsgd.data.batches import Batches
 from drdsgd.data.devices import Devices
 from drdsgd.data.pairs import OwnData, from_pairs
 from drdsgd.engines.local import SingleProcess
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, named
 from drdsgd.options import (
     BatchSize,
     EvalEvery,
@@ -37,7 +39,6 @@ from drdsgd.options import (
     Rule,
     Seed,
     Threads,
-    all_cores,
     paper_batch,
     parameters,
 )
@@ -49,13 +50,15 @@ from drdsgd.training.progress import Progress
 
 __all__ = ["Prepared", "Settings", "prepare"]
 
+# how many threads a Python program gets is torch's to say; the command line has all cores
+torch_threads: Any = Rule("torch.get_num_threads()", lambda e: torch.get_num_threads())
 # models and batches of the devices that are processed together: a thread's part of a last-level cache
 BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to train, with the defaults of `drdsgd.train`; `drdsgd.trajectory` describes each."""
+    """How to train, with the defaults of `drdsgd.train`, which describes each."""
 
     rounds: Rounds = 300
     batch_size: BatchSize = paper_batch
@@ -67,22 +70,22 @@ class Settings:
     execution: Execution = "auto"
     matmul: Matmul = fastest_matmul
     precision: Precision = "float32"
-    threads: Threads = all_cores
+    threads: Threads = torch_threads
 
     def __post_init__(self) -> None:
         for name, one in parameters(Settings).items():
             value = getattr(self, name)
-            if not isinstance(value, Rule) and not (name == "reference" and isinstance(value, Real)):
+            if name == "reference" and isinstance(value, Real) and not isinstance(value, bool):
+                if not 0 < float(value) < math.inf:
+                    raise InputError(f"{named(name, value)}: the mean number of samples per device must be above 0")
+            elif not isinstance(value, Rule):
                 one.check(name, value)
 
     def completed(self, K: int) -> Settings:
         """The settings for K devices, with their rules worked out."""
-        size = self.batch_size
-        if isinstance(size, Rule):
-            size = size.of({"devices": K, "rounds": self.rounds})
-        threads = torch.get_num_threads() if isinstance(self.threads, Rule) else self.threads
-        matmul = self.matmul.of({}) if isinstance(self.matmul, Rule) else self.matmul
-        return replace(self, batch_size=size, threads=threads, matmul=matmul)
+        known = {"devices": K, "rounds": self.rounds}
+        rules = {name: value for name, value in vars(self).items() if isinstance(value, Rule)}
+        return replace(self, **{name: rule.of(known) for name, rule in rules.items()})
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,8 @@ def prepare(
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
     settings = settings.completed(mixing.K)
-    if algorithm.later is not None:
-        algorithm = algorithm.later(Setting(mixing.K, settings.rounds, settings.seed, _kind(model)))
+    if algorithm.resolve is not None:
+        algorithm = algorithm.resolve(Setting(mixing.K, settings.rounds, settings.seed, _kind(model)))
     mixing = algorithm.over(mixing)
     ranks = ranks or SingleProcess(mixing.K)
     if len(ranks.rows) != data.K:
@@ -168,7 +171,7 @@ def prepare(
 
 
 def _kind(model: nn.Module) -> str:
-    """ "mlp" if all parameters belong to linear layers, as default step sizes know it."""
+    """`mlp` if all parameters are in linear layers, else `other`; for the default step size."""
     linear = all(isinstance(layer, nn.Linear) or not [*layer.parameters(recurse=False)] for layer in model.modules())
     return "mlp" if linear else "other"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -15,13 +17,14 @@ import drdsgd
 from drdsgd import objectives, optimizers, schedules
 from drdsgd.baselines import SERVERS
 from drdsgd.core.algorithms import ALGORITHMS, Algorithm
-from drdsgd.core.composition import Constructor, Setting, scheduled
+from drdsgd.core.composition import Constructor, Options, Setting, scheduled
+from drdsgd.core.schedules import Schedule
 from drdsgd.errors import InputError
 from drdsgd.experiments import registry
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.run import run
-from drdsgd.options import IN_PYTHON, Rule, paper_step
+from drdsgd.options import IN_PYTHON, Rule, paper_step, parameters
 from drdsgd.training.algorithms import constructor
 from drdsgd.training.loop import Result
 from tests.support.program import saved
@@ -66,6 +69,35 @@ def test_python_and_the_command_line_have_the_same_options_and_defaults(name: st
     assert function_of(name).__name__ == name.replace("-", "_") and function_of(name).__doc__
 
 
+def test_type_checkers_know_the_options_as_they_are_declared() -> None:
+    """`Options` has every option, and with the type, the bounds and the help of its declaration."""
+    hints = get_type_hints(Options, include_extras=True)
+
+    def typed() -> None:
+        """A function with these parameters."""
+
+    typed.__annotations__ = hints
+    shown = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in hints.items()]
+    typed.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # inspect reads it
+    known = parameters(typed)
+    declared = {key: one for made in CONSTRUCTORS.values() for key, one in made.parameters.items()}
+    assert hints.keys() == declared.keys()
+    for made in CONSTRUCTORS.values():
+        for key, one in made.parameters.items():
+            if one.option.group == IN_PYTHON:
+                assert hints[key] is one.kind
+            else:
+                assert known[key][:2] == one[:2] and known[key].schedule >= one.schedule, key
+                assert one.default is not None or NoneType in get_args(hints[key])
+
+
+def test_signatures_have_the_types_of_values() -> None:
+    shown = inspect.signature(drdsgd.dr_dsgd).parameters
+    assert shown["loss_clip"].annotation == float | None and shown["mu"].annotation == float | Schedule
+    assert shown["weights"].annotation == Literal["as-written", "without-mu", "normalized"]
+    assert inspect.signature(drdsgd.fedavg).parameters["clients"].annotation == int | None
+
+
 @pytest.mark.parametrize("objective", registry.OBJECTIVES)
 @pytest.mark.parametrize("optimizer", registry.OPTIMIZERS)
 @pytest.mark.parametrize("name", ["dsgd", "dr-qgm"])
@@ -100,6 +132,24 @@ def test_python_and_an_experiment_train_the_same_models(name: str, options: dict
     assert (result.training.algorithm, result.training.eta) == (made.name, made.eta)
 
 
+@pytest.mark.parametrize(
+    ("made", "title"),
+    [
+        (lambda: drdsgd.dr_gt_adam(compression="none"), "DR-GTAdam with mu = 0.3, no compression"),
+        (lambda: drdsgd.dr_dsgd(mu=schedules.linear(1.0, 10, 0.1)), "DR-DSGD with mu = 1 (linear to 0.1 in 10 rounds)"),
+        (lambda: drdsgd.dr_dsgd(mu=lambda t: 1 / (t + 1)), "DR-DSGD with mu = 1 at first (then your own schedule)"),
+        (lambda: drdsgd.algorithm("dsgd", objective=flagged, flagy=False), "flagged + dsgd with flagy = false"),
+    ],
+)
+def test_titles_are_english(made: Callable[[], Any], title: str) -> None:
+    assert made().name == title
+
+
+def flagged(flagy: bool = True) -> objectives.Objective:
+    """An objective with a flag."""
+    return objectives.erm()
+
+
 def test_two_kinds_of_options_train_different_models() -> None:
     """So the comparison above can fail."""
     e = Experiment(**TINY)
@@ -129,7 +179,7 @@ def test_one_value_trains_in_two_settings() -> None:
 
 def test_dr_qgm_gossips_twice_in_a_round() -> None:
     e = Experiment(**TINY)
-    twice, once = (trained(drdsgd.dr_qgm(**given), e) for given in ({}, {"gossip_steps": 1}))
+    twice, once = (trained(made, e) for made in (drdsgd.dr_qgm(), drdsgd.dr_qgm(gossip_steps=1)))
     assert twice.final.floats_sent == 2 * once.final.floats_sent > 0
     assert not same_bits(twice.theta, once.theta)
 
@@ -174,7 +224,7 @@ def test_an_optimizer_of_your_own_needs_no_eta_in_python() -> None:
     [
         (lambda: drdsgd.dr_dsgd(nu=3.0), "dr_dsgd(..., nu=...): unknown, did you mean mu?"),
         (lambda: drdsgd.dsgd(mu=3.0), "dsgd(..., mu=...): unknown; known are eta, eta_schedule, weight_decay, "),
-        (lambda: drdsgd.q_fedavg(local_step=3), "q_fedavg(..., local_step=...): unknown, did you mean local_steps?"),
+        (lambda: drdsgd.q_fedavg(local_step=3), "q_fedavg(..., local_step=...): unknown, did you mean local_steps?"),  # type: ignore[call-arg]
         (lambda: drdsgd.algorithm("dr-dsdg"), "algorithm='dr-dsdg': unknown, did you mean dr-dsgd?"),
         (lambda: drdsgd.algorithm("dsgd", objective="kldro"), "objective='kldro': unknown, did you mean kl-dro?"),
         (lambda: drdsgd.algorithm("dsgd", optimizer="adam"), "optimizer='adam': unknown, did you mean gt-adam?"),
@@ -182,11 +232,11 @@ def test_an_optimizer_of_your_own_needs_no_eta_in_python() -> None:
         (lambda: drdsgd.algorithm("fedavg", objective="erm"), "objective: fedavg has a server, and no objective"),
         (lambda: drdsgd.algorithm("rfa", optimizer="d2"), "optimizer: rfa has a server, and no optimizer"),
         (lambda: drdsgd.dr_dsgd(mu=-1.0), "mu=-1.0: input should be greater than 0"),
-        (lambda: drdsgd.dr_dsgd(mu="6"), "mu='6': input should be a valid number"),
-        (lambda: drdsgd.dr_dsgd(mu=np.float32(-1)), "mu=-1.0: input should be greater than 0"),
+        (lambda: drdsgd.dr_dsgd(mu="6"), "mu='6': input should be a valid number"),  # type: ignore[arg-type]
+        (lambda: drdsgd.dr_dsgd(mu=np.float32(-1)), "mu=-1.0: input should be greater than 0"),  # type: ignore[arg-type]
         (lambda: drdsgd.dr_dsgd(eta=True), "eta=True: input should be a valid number"),
-        (lambda: drdsgd.dr_dsgd(local_steps=2.0), "local_steps=2.0: input should be a valid integer"),
-        (lambda: drdsgd.dr_dsgd(weights="foo"), "weights='foo': input should be 'as-written', "),
+        (lambda: drdsgd.dr_dsgd(local_steps=2.0), "local_steps=2.0: input should be a valid integer"),  # type: ignore[arg-type]
+        (lambda: drdsgd.dr_dsgd(weights="foo"), "weights='foo': input should be 'as-written', "),  # type: ignore[arg-type]
         (lambda: drdsgd.dr_qgm(compression="zip"), "compression='zip': unknown"),
         (lambda: drdsgd.dr_qgm(gamma=1.5), "gamma=1.5: input should be less than or equal to 1"),
         (lambda: drdsgd.dsgd(eta_schedule="liner"), "eta_schedule='liner': unknown, did you mean linear?"),
@@ -225,7 +275,7 @@ def test_a_schedule_as_a_value_or_in_words_is_the_same() -> None:
     assert same_bits(value.theta, words.theta) and value.training.eta == words.training.eta
 
 
-# ----------------------------------------------------------------------- later
+# ----------------------------------------------------------------------- resolve
 
 
 class Slope:
@@ -244,10 +294,10 @@ def test_a_rule_that_is_not_worked_out_raises_a_clear_error(made: Algorithm) -> 
         lambda: made.optimizer.local(theta, gradient, made.optimizer.init(theta), 0),
         "is known in drdsgd.train only: give a number instead",
     )
-    assert made.later is not None
-    ready = made.later(Setting(devices=4, rounds=16))
+    assert made.resolve is not None
+    ready = made.resolve(Setting(devices=4, rounds=16))
     ready.optimizer.local(theta, gradient, ready.optimizer.init(theta), 0)
-    assert ready.later is None and theta.tolist()[0][0] == pytest.approx(-0.5 if made.eta == "sqrt(K / T)" else -0.1)
+    assert ready.resolve is None and theta.tolist()[0][0] == pytest.approx(-0.5 if made.eta == "sqrt(K / T)" else -0.1)
 
 
 def test_a_rule_is_worked_out_from_the_setting() -> None:
@@ -271,15 +321,36 @@ def test_random_compression_follows_the_seed() -> None:
 
 def test_a_step_size_of_adam_follows_the_model() -> None:
     made = drdsgd.gt_adam()
-    assert made.later is not None
-    etas = [made.later(Setting(4, 16, 0, model)).eta for model in ("mlp:8", "logistic", "cnn", "my:net")]
+    assert made.resolve is not None
+    etas = [made.resolve(Setting(4, 16, 0, model)).eta for model in ("mlp:8", "logistic", "cnn", "my:net")]
     assert etas == ["0.01", "0.01", "0.0025", "0.0025"]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine:0.1", "exponential:0.5", "warmup"])
+@pytest.mark.parametrize(
+    ("name", "option", "says"),
+    [("dsgd", "weight_decay", "or a step erases the model"), ("ditto", "pull", "or personal models diverge")],
+)
+def test_a_schedule_hides_no_step_that_is_too_long(name: str, option: str, says: str, schedule: str) -> None:
+    """Its largest step counts. It is known with the setting, and for a schedule in Python at once."""
+    setting = Setting(devices=4, rounds=40)
+    make = function_of(name)
+
+    def ready(value: float) -> Any:
+        return make(eta=0.1, eta_schedule=schedule, **{option: value}).resolve(setting)
+
+    message(lambda: ready(30.0), f"{option}=30.0: times eta 0.1 it must be below ")
+    assert says in message(lambda: ready(30.0))
+    ready(9.0)
+    for eta in (schedules.spelled("eta", 0.1, schedule, 40), lambda t: 0.1 / (t + 1)):
+        assert says in message(partial(make, eta=eta, **{option: 30.0}))
+        make(eta=eta, **{option: 9.0})
 
 
 def test_an_algorithm_is_checked_when_its_setting_is_known() -> None:
     """With eta = sqrt(4 / 1) = 2 a weight decay of 0.6 would erase the model."""
     made = drdsgd.dsgd(weight_decay=0.6)
-    assert made.later is not None
-    assert made.later(Setting(devices=4, rounds=16)).name == "DSGD"
+    assert made.resolve is not None
+    assert made.resolve(Setting(devices=4, rounds=16)).name == "DSGD"
     with pytest.raises(InputError, match=r"^weight_decay=0\.6: times eta 2 "):
-        made.later(Setting(devices=4, rounds=1))
+        made.resolve(Setting(devices=4, rounds=1))

@@ -17,7 +17,7 @@ from drdsgd.core.gradients import make_forward
 from drdsgd.errors import InputError
 from drdsgd.experiments.config import Experiment, recorded
 
-SETTING = torch.backends.mkldnn.matmul
+SETTING = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch has it, its types do not
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,6 @@ SETTING = torch.backends.mkldnn.matmul
 )
 def test_the_library_follows_from_the_processor(features: set[str], library: str) -> None:
     assert kernels.by_processor(frozenset(features)) == library
-
 
 
 @pytest.mark.parametrize("before", ["none", "ieee", "bf16"])
@@ -55,15 +54,26 @@ def trained(model: nn.Module | None = None, rounds: int = 3, **options: Any) -> 
     devices = [(torch.rand(40, 1, 8, 8, generator=generator), torch.arange(40) % 3) for _ in range(4)]
     torch.manual_seed(0)
     return drdsgd.train(
-        models.mlp((1, 8, 8), 3, [32, 16]) if model is None else model, devices, nx.cycle_graph(4), drdsgd.dsgd(eta=0.1),
-        rounds=rounds, batch_size=20, eval_every=2, **options,
-    )  # fmt: skip
+        model or models.mlp((1, 8, 8), 3, [32, 16]),
+        devices,
+        nx.cycle_graph(4),
+        drdsgd.dsgd(eta=0.1),
+        rounds=rounds,
+        batch_size=20,
+        eval_every=2,
+        **options,
+    )
 
 
 def test_training_uses_the_library_and_restores_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    seen: list[str] = []
     forward = torch.baddbmm
-    monkeypatch.setattr(torch, "baddbmm", lambda *given: seen.append(SETTING.fp32_precision) or forward(*given))
+
+    def noting(*given: Any) -> torch.Tensor:
+        seen.append(SETTING.fp32_precision)
+        return forward(*given)
+
+    monkeypatch.setattr(torch, "baddbmm", noting)
     for matmul, setting in (("onednn", "bf16"), ("mkl", "ieee")):
         seen.clear()
         trained(matmul=matmul, threads=1)
@@ -134,7 +144,9 @@ def test_gradients_of_rounded_products() -> None:
 
 
 def test_bfloat16_is_for_float32_models() -> None:
-    with pytest.raises(InputError, match=r"^precision='bfloat16': it is for float32 models on a CPU, .* float64 on cpu"):
+    with pytest.raises(
+        InputError, match=r"^precision='bfloat16': it is for float32 models on a CPU, .* float64 on cpu"
+    ):
         trained(models.mlp((1, 8, 8), 3, [4]).double(), precision="bfloat16")
 
 

@@ -64,8 +64,8 @@ def test_the_start_must_be_positive(start: float) -> None:
     for make in SCHEDULES.values():
         with pytest.raises(InputError, match="start must be a positive number"):
             make(start, 10, 0.1)
-    with pytest.raises(InputError, match=r"mu must be a positive number: .*; the paper uses 2 to 9"):
-        schedule_of("mu", start, "the paper uses 2 to 9")
+    with pytest.raises(InputError, match=r"mu must be a positive number: "):
+        schedule_of("mu", start)
 
 
 def test_what_else_is_refused() -> None:

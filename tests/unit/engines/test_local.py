@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from drdsgd.core.compression import Compressor, no_compression, quantized, random_k, top_k
+from drdsgd.core.engine import Mix
 from drdsgd.core.optimizers import OPTIMIZERS
 from drdsgd.engines import local
 from drdsgd.engines.local import LocalEngine, LocalMix
@@ -159,8 +161,13 @@ def test_combining_by_columns_is_combining(name: str, steps: int, monkeypatch: p
     expected, after = made.combine(theta.clone(), {key: value.clone() for key, value in state.items()}, whole)
 
     monkeypatch.setattr(local, "COMBINED_BYTES", 1)  # as few columns as there may be
-    blocks = []
-    combine = lambda theta, *rest: blocks.append(theta.shape[1]) or made.combine(theta, *rest)  # noqa: E731
+    blocks: list[int] = []
+
+    def combine(theta: Tensor, state: dict[str, Tensor], mix: Mix) -> tuple[Tensor, dict[str, Tensor]]:
+        blocks.append(theta.shape[1])
+        after: tuple[Tensor, dict[str, Tensor]] = made.combine(theta, state, mix)
+        return after
+
     mix = engine.mix(2)
     found, now = mix.by_columns(combine, theta, state, made.together)
     assert len(blocks) == (1 if made.together is None else 3)

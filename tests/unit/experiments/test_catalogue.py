@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,12 @@ def test_help_has_no_places_left_to_fill_in() -> None:
     for name, one in registry.OPTIONS.items():
         assert one.option.help and "{" not in one.option.help, name
         assert not one.option.help.endswith("."), name
+
+
+def test_texts_name_no_argument_of_python() -> None:
+    """The command line has dashes, and Python has not."""
+    texts = [one.option.help for one in registry.OPTIONS.values()]
+    for table in (registry.OBJECTIVES, registry.OPTIMIZERS, registry.SERVERS):
+        texts += [one.sends for one in table.values()]
+    names = {name for name in registry.OPTIONS if "_" in name}
+    assert [text for text in texts if "--" in text or names & {*re.findall(r"\w+", text)}] == []

@@ -26,7 +26,7 @@ from drdsgd.errors import InputError
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model
 from drdsgd.experiments.config import Experiment, applicable, load
 from drdsgd.experiments.fields import FIELDS
-from drdsgd.experiments.options import GRAPHS, OPTIONS
+from drdsgd.experiments.registry import GRAPHS, OPTIONS
 from drdsgd.experiments.run import run
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import metropolis
@@ -123,6 +123,24 @@ def test_devices_are_as_many_as_the_files_say(tmp_path: Path) -> None:
     assert Experiment(dataset=str(folder)).devices == 4
     assert Experiment(dataset=str(folder), devices=6).devices == 6  # refused only where the data are read
     assert Experiment().devices == 10
+
+
+def test_names_of_files_that_count_as_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph file needs no suffix, and a folder called digits is not the data set."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges").write_text("".join(f"{i},{i + 1}\n" for i in range(19)))
+    assert Experiment(graph="edges").devices == 20
+    assert make_graph(Experiment(graph="edges")).number_of_edges() == 19
+    npz_folder(tmp_path / "digits", 3)
+    (tmp_path / "ring").write_text("0,1\n1,2\n")
+    assert Experiment().devices == Experiment(graph="ring").devices == 10
+    assert Experiment(dataset="./digits").devices == 3
+
+
+def test_a_whole_number_beyond_all_floats_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(f"mu = {10**400}\n")
+    with pytest.raises(InputError, match=r"^mu=10+: input should be a finite number \("):
+        Experiment(**load(tmp_path / "run.toml"))
 
 
 def test_replace_changes_a_field_and_keeps_the_others() -> None:

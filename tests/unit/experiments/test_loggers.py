@@ -94,7 +94,7 @@ def test_a_log_that_fails_costs_one_line_and_nothing_else(
     said = drdsgd("train", *SMALL, "--log", "mlflow", "--log", "tensorboard", "--out", tmp_path)
     assert said.status == 0 and Folder(tmp_path).status == "finished"
     (line,) = said.err.splitlines()
-    assert line.startswith("drdsgd: --log mlflow: [Errno 28] No space left on device; the run in ")
+    assert line.startswith("drdsgd: the mlflow log: [Errno 28] No space left on device; the run in ")
     assert failing.seen == seen and other.seen == [0, 2, 4, 6]
 
 
@@ -109,7 +109,7 @@ def test_a_log_that_is_slow_to_start_says_so(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setitem(loggers.KINDS, "mlflow", loggers.Kind(slow, ()))
     loggers.of(["mlflow"], said.append)(small(), tmp_path)
-    assert said == ["--log mlflow: starting it takes a while"]
+    assert said == ["the mlflow log: starting it takes a while"]
 
 
 def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_log_that_fails_in_a_worker_is_told_too(tmp_path: Path) -> None:
     worker.stop()
     assert worker.end() == 0
     (said,) = [value for kind, value in heard if kind == "say"]
-    assert said.startswith("--log tensorboard: ") and str(tmp_path / "run") in said
+    assert said.startswith("the tensorboard log: ") and str(tmp_path / "run") in said
     assert Folder(tmp_path / "run").status == "finished"
 
 
@@ -303,4 +303,4 @@ class TestMLflow:
         (store.parent / "nowhere").write_text("no folder")
         said = drdsgd("train", *SMALL, "--log", "mlflow", "--out", store.with_name("run"))
         assert said.status == 0 and Folder(store.with_name("run")).status == "finished"
-        assert said.err.startswith("drdsgd: --log mlflow: ") and len(said.err.splitlines()) == 1
+        assert said.err.startswith("drdsgd: the mlflow log: ") and len(said.err.splitlines()) == 1

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from drdsgd.core.kernels import fastest_matmul
 from drdsgd.core.compression import COMPRESSIONS
+from drdsgd.core.kernels import fastest_matmul
 from drdsgd.core.schedules import SCHEDULES
-from drdsgd.errors import InputError, unknown
+from drdsgd.errors import InputError, option, unknown
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.fields import FIELDS
-from drdsgd.experiments.options import ALGORITHMS, DATASETS, GRAPHS, OPTIONS, parse, spelling
-from drdsgd.experiments.registry import OBJECTIVES, OPTIMIZERS, SERVERS
+from drdsgd.experiments.registry import DATASETS, GRAPHS, METHODS, OBJECTIVES, OPTIMIZERS, OPTIONS, SERVERS, parse
 from drdsgd.options import GROUPS
 from drdsgd.topology.mixing import MIXINGS
 
@@ -30,8 +29,8 @@ def test_options_of_a_group_stand_together() -> None:
 
 def test_an_options_type_is_its_fields() -> None:
     """A value of the option's type is never refused because of its type, and one of another type is."""
-    for name, option in OPTIONS.items():
-        other = 3 if isinstance(option.kind, tuple) else {str: 3, int: 2.5, float: "x"}[option.kind]
+    for name, one in OPTIONS.items():
+        other = 3 if isinstance(one.kind, tuple) else {str: 3, int: 2.5, float: "x"}[one.kind]
         with pytest.raises(InputError, match=f"^{name}={other!r}: "):
             Experiment(**{**relevant(name), name: other})
 
@@ -55,7 +54,8 @@ def test_the_help_says_the_true_default(name: str) -> None:
     default = getattr(Experiment(**relevant(name)), name)
     special: dict[str, Any] = {
         "none": None, "all cores": default, "sqrt(K T)": 55, "sqrt(K / T)": (10 / 300) ** 0.5, "all": None,
-        "onednn on AMD with AVX-512, else mkl": fastest_matmul.of({}), "metropolis": None, "0.8, less for 2 bits, top and random": 0.8,
+        "onednn on AMD with AVX-512, else mkl": fastest_matmul.of({}), "metropolis": None,
+        "0.8, less for 2 bits, top and random": 0.8,
     }  # fmt: skip
     if name in ("local_steps", "gossip_steps", "mu_schedule"):
         special |= {"1": None, "constant": None}  # not set, so that the experiment has one description
@@ -69,7 +69,7 @@ def test_the_help_says_the_true_default(name: str) -> None:
 
 def named(method: str) -> dict[str, Any]:
     """The field that has this name as a value."""
-    tables = {"algorithm": ALGORITHMS, "objective": OBJECTIVES, "optimizer": OPTIMIZERS, "dataset": DATASETS}
+    tables = {"algorithm": METHODS, "objective": OBJECTIVES, "optimizer": OPTIMIZERS, "dataset": tuple(DATASETS)}
     return {next(field for field, known in tables.items() if method in known): method}
 
 
@@ -89,11 +89,11 @@ def test_a_text_becomes_a_value_of_the_options_type(name: str, text: str, value:
 def test_a_text_that_is_no_number_is_told_with_its_option(name: str, text: str, kind: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(name, text)
-    assert caught.value.on_command_line == f"{spelling(name)} {text}: not {kind} ({OPTIONS[name].option.help})"
+    assert caught.value.on_command_line == f"{option(name)} {text}: not {kind} ({OPTIONS[name].option.help})"
     assert str(caught.value) == f"{name}={text!r}: not {kind} ({OPTIONS[name].option.help})"
 
 
-@pytest.mark.parametrize("known", [ALGORITHMS, DATASETS, GRAPHS, MIXINGS, SCHEDULES, COMPRESSIONS, tuple(OPTIONS)])
+@pytest.mark.parametrize("known", [METHODS, MIXINGS, SCHEDULES, COMPRESSIONS, (*DATASETS,), (*GRAPHS,), (*OPTIONS,)])
 def test_a_typing_error_is_answered_with_the_right_name(known: tuple[str, ...]) -> None:
     for name in known:
         if len(name) > 3 and not any(name[1:] in other for other in known if other != name):
@@ -102,4 +102,4 @@ def test_a_typing_error_is_answered_with_the_right_name(known: tuple[str, ...]) 
 
 
 def test_spelling() -> None:
-    assert spelling("eval_every") == "--eval-every"
+    assert option("eval_every") == "--eval-every"

@@ -1,4 +1,4 @@
-"""Functions from outside: one function adds an objective or an optimizer, and its parameters are options everywhere."""
+"""User-defined functions: one function adds an objective or an optimizer, and its parameters are options everywhere."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import drdsgd as library
+from drdsgd.cli import app
 from drdsgd.errors import InputError
 from drdsgd.experiments import records, registry
 from drdsgd.experiments.build import make_data, make_graph, make_model
 from drdsgd.experiments.compare import Study, compare
 from drdsgd.experiments.config import Experiment, load
 from drdsgd.experiments.run import run
-from tests.support.program import SMALL, Said, assert_same_run, begun, drdsgd, one_line, refused, saved, small
+from drdsgd.report.groups import groups
+from tests.support.program import FIELDS, SMALL, Said, assert_same_run, begun, drdsgd, one_line, refused, saved, small
 from tests.support.refusing import message
 
 MINE = '''
@@ -67,16 +70,28 @@ def net(shape, classes):
 def without_default(level: float): ...
 def of_a_list(level: list = []): ...
 def without_type(level=1.0): ...
+def of_numbers(k: Literal[1, 2] = 1): ...
+def with_text(level: float = "x"): ...
 def unreadable(level: "float[" = 1.0): ...
 def with_rounds(rounds: int = 3, eta: float = 0.1): ...
 def with_out(out: str = "x"): ...
 def with_eta(eta: float = 3.0): ...
 def with_gamma(gamma: float = 3.0): ...
 def with_clip(loss_clip: float = 3.0): ...
+def with_deadline(deadline: float = 1.0): ...
+def with_port(port: int = 1): ...
+def with_patience(patience: float = 1.0): ...
+def with_copy(copy: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_replace(replace: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_to_toml(to_toml: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_line(_level: float = 1.0) -> objectives.Objective: return objectives.erm()
+def with_rho(rho: float = 1.0) -> objectives.Objective: return objectives.erm()
+def step_with_rho(eta: float = 0.1, rho: float = 0.5) -> optimizers.GossipOptimizer: return optimizers.dsgd(eta)
 def a_number(level: float = 1.0): return 3
 def an_optimizer(level: float = 1.0): return optimizers.dsgd(0.1)
 def raising(level: float = 1.0): raise KeyError("level")
 def without_eta(part: float = 0.1): return optimizers.dsgd(part)
+def step(eta: float = 0.1): return optimizers.dsgd(eta)
 def an_objective(eta: float = 0.1): return objectives.erm()
 '''
 OWN = ("--objective", "mine:above")
@@ -196,6 +211,19 @@ def test_the_command_algorithms_describes_it() -> None:
     assert said.status == 0 and "--eta 0.2 --part 0.5" in said.out and "loss-clip" not in said.out
 
 
+def test_the_command_algorithms_needs_no_annotation_and_names_no_option() -> None:
+    said = drdsgd("algorithms", "mine:step")
+    assert said.status == 0 and "--eta 0.1" in said.out, said.err
+    assert refused("algorithms", "mine:nothing").startswith("mine:nothing: AttributeError: ")
+    assert refused("algorithms", "mine:with_gamma").startswith("mine:with_gamma: the parameter gamma has the name of")
+
+
+def test_help_lists_the_choices_of_a_literal() -> None:
+    said = drdsgd("train", "--objective", "mine:of_all_kinds", "--help")
+    line = next(line for line in said.out.splitlines() if "--kind" in line)
+    assert "option of mine:of_all_kinds (one or two); default one" in line
+
+
 def test_a_comparison_has_it(here: Path) -> None:
     specs = ["--algorithm", "dsgd", "--algorithm", "dsgd:objective=mine:above,level=-1"]
     said = drdsgd("compare", *SMALL, *specs, "--seeds", "1", "--out", "both")
@@ -206,6 +234,29 @@ def test_a_comparison_has_it(here: Path) -> None:
     more = drdsgd("compare", "--resume", "--seeds", "2", "--out", "both")
     assert more.status == 0, more.err
     assert records.read(with_it.with_name("seed-1")).status == "finished"
+
+
+@pytest.mark.parametrize("specs", [
+    ("dsgd", "dsgd:objective=mine:above,level=.5"),
+    ("dsgd:objective=mine:above,level=.5", "dsgd"),
+    ("dsgd", "dsgd:objective=mine:above,level=.5", "dsgd:objective=mine:above,level=.2"),
+    ("dsgd:objective=mine:above,level=.5", "dsgd:objective=mine:above,level=.2", "dsgd"),
+])  # fmt: skip
+def test_a_table_has_a_row_for_each_algorithm_of_a_comparison(specs: tuple[str, ...]) -> None:
+    """Whichever comes first: only some of the runs have the options of the user's function."""
+    options = {**FIELDS, "rounds": 1, "devices": 4}
+    rows = groups(compare(Study(specs, (0, 1), options), Path("out")))
+    both = ["mine:above + dsgd level=0.2", "mine:above + dsgd level=0.5"]
+    assert sorted(rows) == ["dsgd", *(both if len(specs) == 3 else ["mine:above + dsgd level=0.5"])]
+    assert [len(runs) for runs in rows.values()] == [2] * len(specs)
+
+
+def test_a_table_has_a_row_for_algorithms_without_the_shared_option() -> None:
+    """The server of fedavg takes no objective."""
+    options = {**FIELDS, "rounds": 1, "devices": 4, "objective": "mine:above", "level": 0.3}
+    for specs in (("dsgd", "fedavg"), ("fedavg", "dsgd")):
+        rows = groups(compare(Study(specs, (0,), options), Path("-".join(specs))))
+        assert list(rows) == ["mine:above + dsgd", "fedavg"]
 
 
 def test_algorithms_of_a_comparison_share_it(here: Path) -> None:
@@ -308,10 +359,20 @@ def test_a_wrong_value_is_one_line(given: list[str], says: str, here: Path) -> N
         ("mine:without_default", "the parameter level has no default; write level: float = 1.0 (or int, bool, str, "),
         ("mine:of_a_list", "the parameter level has a type that no option can have (list); write level: float = 1.0"),
         ("mine:without_type", "the parameter level has no type; write level: float = 1.0"),
+        (
+            "mine:of_numbers",
+            "the parameter k has a type that no option can have (typing.Literal[1, 2]); write ",
+        ),
+        ("mine:with_text", "the default of the parameter level is 'x', and should be a valid number"),
         ("mine:unreadable", "its parameters cannot be read: SyntaxError: "),
         ("builtins:min", "its parameters cannot be read: ValueError: no signature found"),
         ("mine:with_rounds", "the parameter rounds has the name of another option; rename it"),
         ("mine:with_out", "the parameter out has the name of another option; rename it"),
+        *(
+            (f"mine:with_{name}", f"the parameter {name} has the name of another option; rename it")
+            for name in ("deadline", "port", "patience", "copy", "replace", "to_toml")
+        ),
+        ("mine:with_line", "the parameter _level has the name of another option; rename it"),
         ("mine:with_eta", "the parameter eta has the name of another option; rename it"),
         ("mine:with_gamma", "the parameter gamma has the name of another option; rename it"),
         ("mine:with_clip", "the parameter loss_clip has the name of another option; rename it"),
@@ -340,6 +401,51 @@ def test_an_objective_that_cannot_be_used_is_one_line(name: str, says: str, here
 def test_an_optimizer_that_cannot_be_used_is_one_line(name: str, says: str, here: Path) -> None:
     line = refused("train", *SMALL, "--optimizer", name, "--out", "out")
     assert line.startswith(f"--optimizer {name}: {says}") and not (here / "out").exists()
+
+
+def test_names_of_commands_options_are_those_of_the_commands() -> None:
+    """A parameter with such a name would be declared twice."""
+
+    def names(command: Any) -> set[str]:
+        if hasattr(command, "commands"):
+            return set[str]().union(*map(names, command.commands.values()))
+        words = [word for one in command.params for word in (one.name or "", *one.opts, *one.secondary_opts)]
+        return {word.lstrip("-").replace("-", "_") for word in words} if "--graph" in words else set()
+
+    assert names(typer.main.get_command(app)) | {"help"} == {*registry.OPTIONS, *registry.OF_COMMANDS}
+
+
+def test_two_functions_have_no_parameter_in_common(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value would go to both."""
+    both = ("--objective", "mine:with_rho", "--optimizer", "mine:step_with_rho")
+    says = "both have a parameter rho; rename one"
+    for more in ((), ("--rho", "2")):
+        line = refused("train", *SMALL, *both, *more, "--out", "out")
+        assert line == f"--objective mine:with_rho, --optimizer mine:step_with_rho: {says}"
+    spec = "dsgd:objective=mine:with_rho,optimizer=mine:step_with_rho"
+    assert says in refused("compare", *SMALL, "--algorithm", spec, "--out", "out") and not (here / "out").exists()
+    message(lambda: small(objective="mine:with_rho", optimizer="mine:step_with_rho"), says)
+    monkeypatch.syspath_prepend(str(here))
+    mine = importlib.import_module("mine")
+    message(lambda: library.algorithm("dsgd", objective=mine.with_rho, optimizer=mine.step_with_rho), says)
+
+
+def test_python_refuses_names_that_algorithms_have(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(here))
+    mine = importlib.import_module("mine")
+    for name in ("eta", "rounds", "gamma", "loss_clip"):
+        function = getattr(mine, "with_clip" if name == "loss_clip" else f"with_{name}")
+        text = message(lambda f=function: library.algorithm("dsgd", objective=f))  # type: ignore[misc]  # mypy can't type its default
+        assert text.endswith(f": the parameter {name} has the name of another option; rename it")
+
+
+def test_python_takes_the_name_of_a_function() -> None:
+    made = library.algorithm("dsgd", objective="mine:above", optimizer="mine:part_of", level=2.0)
+    assert made.name == "mine:above + mine:part_of with level = 2, part = 0.5"
+    message(
+        lambda: library.algorithm("dsgd", objective="mine:a_number"), "objective='mine:a_number': it returned an int"
+    )
+    message(lambda: library.algorithm("dsgd", objective="mine:nothing"), "has no attribute 'nothing'")
 
 
 def test_a_server_has_no_parts_to_replace() -> None:

@@ -13,14 +13,14 @@ import pytest
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.flat import Flat
 from drdsgd.core.schedules import spelled as scheduled
-from drdsgd.errors import InputError
+from drdsgd.errors import InputError, option
 from drdsgd.experiments.build import make_algorithm, make_data, make_model
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.options import OPTIONS, spelling
 from drdsgd.experiments.registry import (
     ALGORITHMS,
     OBJECTIVES,
     OPTIMIZERS,
+    OPTIONS,
     SERVERS,
     compressed_size,
     own_options,
@@ -107,7 +107,7 @@ def test_any_objective_goes_with_any_optimizer() -> None:
         for optimizer in OPTIMIZERS:
             e = Experiment(**SMALL, algorithm="dsgd", objective=objective, optimizer=optimizer)
             made = make_algorithm(e)
-            assert isinstance(made, Algorithm) and made.later is None
+            assert isinstance(made, Algorithm) and made.resolve is None
             itself = (objective, optimizer) == ("erm", "dsgd")
             assert made.name.partition(" with ")[0] == ("DSGD" if itself else f"{objective} + {optimizer}")
             for name in own_options("dsgd", objective, optimizer).keys() - {"eta", "eta_schedule", "gamma"}:
@@ -319,7 +319,7 @@ def test_of_one_method_the_command_says_all_defaults() -> None:
     defaults = next(line for line in said.out.splitlines() if "--mu 0.3" in line)
     for name, value in own_options("dr-gt-adam", None, None).items():
         spelt = "" if value is None else f" ({value})" if isinstance(value, Rule) else f" {value}"
-        assert f"{spelling(name)}{spelt} " in f"{defaults} "
+        assert f"{option(name)}{spelt} " in f"{defaults} "
     assert "--eta (0.01, or 0.0025 if the model is not mlp or logistic)" in defaults
     wrong = drdsgd("algorithms", "kl-dor")
     assert (wrong.status, wrong.err) == (
@@ -367,13 +367,13 @@ def test_schedules_by_name(spelling: str, middle: float, end: float) -> None:
         ("konstant", "eta_schedule='konstant': unknown, did you mean constant?"),
         ("constant:0.1", "eta_schedule='constant:0.1': constant takes no number; set eta"),
         ("linear:x", "eta_schedule='linear:x': 'x' is not a number; write linear:0.1"),
-        ("linear:2", "eta_schedule='linear:2': the end must be a fraction of eta, in [0, 1]"),
-        ("cosine:-0.1", "eta_schedule='cosine:-0.1': the end must be a fraction of eta"),
-        ("cosine:nan", "eta_schedule='cosine:nan': the end must be a fraction of eta"),
+        ("linear:2", "eta_schedule='linear:2': end must be in [0, 1]: 2; it is a share of the start"),
+        ("cosine:-0.1", "eta_schedule='cosine:-0.1': end must be in [0, 1]: -0.1"),
+        ("cosine:nan", "eta_schedule='cosine:nan': end must be in [0, 1]: nan"),
         ("exponential", "eta_schedule='exponential': give the decay per round"),
-        ("exponential:1.5", "eta_schedule='exponential:1.5': the decay per round must be in (0, 1]; 0.99 halves eta"),
-        ("exponential:0", "eta_schedule='exponential:0': the decay per round must be in (0, 1]"),
-        ("exponential:nan", "eta_schedule='exponential:nan': the decay per round must be in (0, 1]"),
+        ("exponential:1.5", "eta_schedule='exponential:1.5': decay must be in (0, 1]: 1.5; 0.99 halves in 69 rounds"),
+        ("exponential:0", "eta_schedule='exponential:0': decay must be in (0, 1]: 0"),
+        ("exponential:nan", "eta_schedule='exponential:nan': decay must be in (0, 1]: nan"),
         ("", "eta_schedule='': unknown; known are"),
     ],
 )

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import networkx as nx
@@ -62,6 +63,17 @@ def graph_of(folders: list[Path]) -> dict[int, list[int]]:
 def neighbours_in(graph: nx.Graph) -> dict[int, list[int]]:
     """The links of a graph."""
     return {i: sorted(graph.neighbors(i)) for i in graph}
+
+
+@pytest.mark.parametrize("keeps", ["", "its memory"])
+def test_a_network_asks_an_algorithm_by_the_protocol_only(keeps: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have no optimizer: what a lost message would destroy, a `Method` itself says."""
+    made = SimpleNamespace(name="own", has_server=False, keeps=keeps, check=lambda mixing, processes=1: None)
+    monkeypatch.setattr(deployment, "make_algorithm", lambda e: made)
+    if keeps:
+        message(lambda: deployment.check(small()), "a lost message would spoil its memory for good")
+    else:
+        deployment.check(small())
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,8 @@ def test_what_a_device_sends_is_counted() -> None:
 
 def test_messages_of_a_network_are_not_compressed() -> None:
     mix = NetworkEngine(metropolis(graphs.complete(2)), 0, joined_links([(0, 1)])[0], CPU).mix(0)
-    message(lambda: mix.compressed(torch.ones(1, 4), no_compression(), 0), "lost", "compression='none'")
+    x = torch.ones(1, 4)
+    message(lambda: mix.compressed(x, x.clone(), x.clone(), no_compression(), 0), "lost", "compression='none'")
 
 
 CASES: dict[str, dict[str, Any]] = {

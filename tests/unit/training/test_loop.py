@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import itertools
 import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,9 +29,12 @@ from drdsgd.core.optimizers import GossipOptimizer, OptimizerState
 from drdsgd.core.parallel import Each
 from drdsgd.core.round import Info, State
 from drdsgd.errors import Diverged, InputError
+from drdsgd.experiments import registry
+from drdsgd.options import all_cores
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import Mixing, metropolis
 from drdsgd.training.metrics import Metric
+from drdsgd.training.preparation import Settings
 from tests.laws.objectives import BASE
 from tests.laws.optimizers import OPTIMIZERS, changing, directed
 
@@ -64,14 +69,25 @@ def test_what_is_no_algorithm_and_unknown_options_are_refused() -> None:
 def test_all_options_are_in_the_signatures_with_the_same_defaults() -> None:
     shown, more = (inspect.signature(function).parameters for function in (drdsgd.train, drdsgd.trajectory))
     assert shown["rounds"].default == 300 and repr(shown["batch_size"].default) == "sqrt(K T)"
-    assert [*shown.values()] == [*more.values()][: len(shown)]
-    assert list(more)[len(shown) :] == ["start", "ranks", "agree_every"]
+    keywords = {name: one.default for name, one in shown.items() if one.kind is one.KEYWORD_ONLY}
+    assert keywords == {field.name: field.default for field in dataclasses.fields(Settings)}
+    assert [*more] == [*[*shown][:4], "start", "ranks", "agree_every", "options"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
+        drdsgd.trajectory(**options(epochs=3))
+
+
+def test_threads_have_the_default_that_the_signature_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as torch uses, which a Python program may have set; on the command line all cores."""
+    assert repr(inspect.signature(drdsgd.train).parameters["threads"].default) == "torch.get_num_threads()"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert Settings().completed(K).threads == 3 and Settings(threads=2).completed(K).threads == 2
+    assert registry.TRAINING["threads"] is all_cores
 
 
 class Alone:
     """Every device trains alone, without gossip and without a server: a `Method` that is none of the package's."""
 
-    name, eta, has_server, cures, later = "each alone", "0.5", False, "try to talk", None
+    name, eta, has_server, cures, keeps, resolve = "each alone", "0.5", False, "try to talk", "", None
 
     def over(self, mixing: Mixing) -> Mixing:
         return mixing
@@ -196,6 +212,18 @@ def test_reference_weights() -> None:
     for reference, share in (("samples", [0.5, 1.5]), ("uniform", [1.0, 1.0])):
         start = next(iter(drdsgd.trajectory(**options(devices=uneven, graph=graphs.ring(2), reference=reference))))
         assert start.state.objective["share"].tolist() == share
+
+
+def test_a_reference_is_a_word_or_the_mean_number_of_samples() -> None:
+    numpys: Any = np.float32(2)
+    assert Settings(reference=2.5).reference == 2.5
+    assert Settings(reference=numpys).reference == 2
+    for value in (-2.0, 0, math.nan, math.inf):
+        with pytest.raises(InputError, match=r"^reference=.*: the mean number of samples per device must be above 0"):
+            drdsgd.train(**options(reference=value))
+    for other in ("sample", True, None):
+        with pytest.raises(InputError, match=r"^reference.*: input should be 'samples' or 'uniform'"):
+            drdsgd.train(**options(reference=other))
 
 
 def test_a_mixing_of_your_own() -> None:
