@@ -120,7 +120,7 @@ def said_of(device: int, k: int) -> list[str]:
     m, counts = FIRST.metrics[k], FIRST.network.label_counts[device]
     share = m.weights[device] / (sum(m.weights) / len(m.weights))
     degree = sum(device in edge for edge in FIRST.network.edges)
-    assert m.losses is not None
+    assert m.losses is not None and m.local is not None
     held = sorted(((n, label) for label, n in enumerate(counts) if n), reverse=True)
     return [
         f"device {device}",

@@ -120,6 +120,7 @@ def compare(
         plan = study.cells(out)
         runs = len(plan) if all(map(_in_a_process, plan)) else 1
         study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
+    study = _with_one_schedule(study, out)
     cells = study.cells(out)
     unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
     jobs = [(cell.experiment, cell.path) for cell in unfinished]
@@ -136,6 +137,17 @@ def compare(
         if cell not in unfinished:
             run(cell.experiment, cell.path, resume=True, log=copy)
     return [read(cell.path) for cell in cells]
+
+
+def _with_one_schedule(study: Study, out: Path) -> Study:
+    """The study with one `local_every` for all its runs, whatever their models: the one that it began with."""
+    if "local_every" in study.options:
+        return study
+    if (out / "study.toml").exists():
+        every = load(out / "study.toml").options.get("local_every", config.BEFORE["local_every"])
+    else:
+        every = min((cell.experiment.local_every for cell in study.cells(out)), default=1)
+    return replace(study, options={**study.options, "local_every": every})
 
 
 def resumed(

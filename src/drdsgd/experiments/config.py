@@ -22,6 +22,7 @@ from drdsgd.experiments.registry import OPTIONS
 from drdsgd.options import Parameter, Rule, all_cores, defaults
 
 __all__ = [
+    "BEFORE",
     "Experiment",
     "check_dataset",
     "default_threads",
@@ -33,6 +34,8 @@ __all__ = [
     "warning",
 ]
 
+# what records of older versions did, which do not have these fields
+BEFORE: dict[str, Any] = {"local_every": 1}
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
 
@@ -68,6 +71,7 @@ class Experiment(Fields):
 
 def recorded(fields: Mapping[str, Any]) -> Experiment:
     """The experiment with the fields of a record, which need no code from outside: they are complete."""
+    fields = {**BEFORE, **fields}
     if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
         return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
     return Experiment(**fields)
@@ -99,7 +103,7 @@ def _of_record(file: Path, name: str | None) -> dict[str, Any]:
             for line in [lines.read()] if name is None else lines:
                 record = json.loads(line)
                 if name is None or record["name"] == name:
-                    return dict(record["config"])
+                    return {**BEFORE, **record["config"]}
     except (ValueError, KeyError, TypeError, EOFError, lzma.LZMAError) as error:
         raise InputError(f"{file} is not the record of a run: {one_line(error)}") from None
     raise InputError(

@@ -230,7 +230,7 @@ def _go(
 def settings_of(e: Experiment, mean_samples: float | None = None) -> Settings:
     """How to train; a process that can't know all devices gives the mean number of samples per device."""
     return Settings(
-        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every,
+        rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every, local_every=e.local_every,
         reference=e.reference if mean_samples is None or e.reference == "uniform" else mean_samples,
         execution=e.execution, threads=e.threads,
     )  # fmt: skip

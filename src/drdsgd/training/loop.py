@@ -23,7 +23,7 @@ from drdsgd.core.parallel import one_thread
 from drdsgd.data.devices import Devices
 from drdsgd.data.pairs import OwnData
 from drdsgd.errors import InputError
-from drdsgd.options import BatchSize, EvalEvery, Execution, Reference, Rounds, Seed, Threads
+from drdsgd.options import BatchSize, EvalEvery, Execution, LocalEvery, Reference, Rounds, Seed, Threads
 from drdsgd.topology.mixing import Mixing
 from drdsgd.training.card import Training, describe, save
 from drdsgd.training.evaluation import Evaluator
@@ -73,6 +73,7 @@ def train(
     batch_size: BatchSize = Settings.batch_size,
     seed: Seed = Settings.seed,
     eval_every: EvalEvery = Settings.eval_every,
+    local_every: LocalEvery = Settings.local_every,
     reference: Reference | float = Settings.reference,
     loss: Loss | None = None,
     metric: Metric | None = None,
@@ -94,8 +95,8 @@ def train(
     (20, torch.Size([3, 15]), Linear(in_features=4, out_features=3, bias=True))
     """
     settings = Settings(
-        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, reference=reference, loss=loss,
-        metric=metric, execution=execution, threads=threads,
+        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, local_every=local_every,
+        reference=reference, loss=loss, metric=metric, execution=execution, threads=threads,
     )  # fmt: skip
     run = prepare(model, devices, graph, algorithm, settings)
     metrics = []
@@ -116,6 +117,7 @@ def trajectory(
     batch_size: BatchSize = Settings.batch_size,
     seed: Seed = Settings.seed,
     eval_every: EvalEvery = Settings.eval_every,
+    local_every: LocalEvery = Settings.local_every,
     reference: Reference | float = Settings.reference,
     loss: Loss | None = None,
     metric: Metric | None = None,
@@ -132,6 +134,8 @@ def trajectory(
 
     - `reference`: whether devices count by their number of samples, "samples" (p_i = n_i / n, eq. 1), or equally,
       "uniform" (p_i = 1 / K). A process that can't know all devices gives the mean number of samples per device.
+    - `local_every`: local models are evaluated in every n-th evaluation and after the last round; `metrics.local` is
+      None in between.
     - `loss(outputs [B, ...], y [B, ...])`: the mean over a batch (default: cross-entropy for classes, mean squared
       error for floats).
     - `metric`: what evaluations measure (default: accuracy for classes, absolute error for floats).
@@ -146,8 +150,8 @@ def trajectory(
     round.
     """
     settings = Settings(
-        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, reference=reference, loss=loss,
-        metric=metric, execution=execution, threads=threads,
+        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, local_every=local_every,
+        reference=reference, loss=loss, metric=metric, execution=execution, threads=threads,
     )  # fmt: skip
     return steps(prepare(model, devices, graph, algorithm, settings, ranks), start, agree_every)
 
@@ -166,7 +170,8 @@ def steps(run: Prepared, start: Progress | None = None, agree_every: int | None 
         due = state.t % eval_every == 0 or state.t == rounds
         agree = due or (agree_every is not None and state.t % agree_every == 0)
         evaluator.check(state.t, info.loss, now=agree, weight=info.weight)
-        return evaluator.measure(progress, info.loss, info.weight) if due else progress
+        local = state.t % (eval_every * run.settings.local_every) == 0 or state.t == rounds
+        return evaluator.measure(progress, info.loss, info.weight, local=local) if due else progress
 
     def all_rounds() -> Iterator[Progress]:
         progress = first

@@ -28,12 +28,14 @@ from drdsgd.options import (
     BatchSize,
     EvalEvery,
     Execution,
+    LocalEvery,
     Reference,
     Rounds,
     Rule,
     Seed,
     Threads,
     all_cores,
+    local_evaluations,
     paper_batch,
     parameters,
 )
@@ -56,6 +58,7 @@ class Settings:
     batch_size: BatchSize = paper_batch
     seed: Seed = 0
     eval_every: EvalEvery = 10
+    local_every: LocalEvery = local_evaluations
     reference: Reference | float = "samples"
     loss: Loss | None = None
     metric: Metric | None = None
@@ -68,13 +71,16 @@ class Settings:
             if not isinstance(value, Rule) and not (name == "reference" and isinstance(value, Real)):
                 one.check(name, value)
 
-    def completed(self, K: int) -> Settings:
-        """The settings for K devices, with their rules worked out."""
+    def completed(self, K: int, model: str) -> Settings:
+        """The settings for K devices and a kind of model, with their rules worked out."""
         size = self.batch_size
         if isinstance(size, Rule):
             size = size.of({"devices": K, "rounds": self.rounds})
+        local_every = self.local_every
+        if isinstance(local_every, Rule):
+            local_every = local_every.of({"model": model})
         threads = torch.get_num_threads() if isinstance(self.threads, Rule) else self.threads
-        return replace(self, batch_size=size, threads=threads)
+        return replace(self, batch_size=size, local_every=local_every, threads=threads)
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def prepare(
         )
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
-    settings = settings.completed(mixing.K)
+    settings = settings.completed(mixing.K, _kind(model))
     if algorithm.later is not None:
         algorithm = algorithm.later(Setting(mixing.K, settings.rounds, settings.seed, _kind(model)))
     mixing = algorithm.over(mixing)
@@ -150,7 +156,7 @@ def prepare(
 
 
 def _kind(model: nn.Module) -> str:
-    """ "mlp" if all parameters belong to linear layers, as default step sizes know it."""
+    """ "mlp" if all parameters belong to linear layers, as rules for defaults know it."""
     linear = all(isinstance(layer, nn.Linear) or not [*layer.parameters(recurse=False)] for layer in model.modules())
     return "mlp" if linear else "other"
 

@@ -32,6 +32,8 @@ _QUICK: dict[DataName, dict[str, Any]] = {
     "CIFAR-10": {"dataset": "digits", "model": "mlp:16"},
 }
 QUICK_ROUNDS = 30
+# records have both kinds of model in every evaluation
+EVALUATED: dict[str, Any] = {"local_every": 1}
 # evaluations of a run whose curve is drawn
 EVALUATIONS: dict[DataName, int] = {"Fashion-MNIST": 30, "CIFAR-10": 15}
 # Seconds for a step on one sample, and for a prediction, with each model on one core of the machine that made
@@ -94,7 +96,7 @@ class Group:
 
 @functools.cache  # every table and figure asks again, and each experiment is validated when it is made
 def _experiments(seeds: tuple[int, ...], fields: tuple[tuple[str, Any], ...]) -> tuple[Experiment, ...]:
-    return tuple(Experiment(**dict(fields), seed=seed) for seed in seeds)
+    return tuple(Experiment(**EVALUATED, **dict(fields), seed=seed) for seed in seeds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from drdsgd.errors import InputError
-from drdsgd.experiments.config import PACKED, Experiment
+from drdsgd.experiments.config import BEFORE, PACKED, Experiment
 from drdsgd.experiments.records import Record, Status, numerics_of
 from drdsgd.files import replacing, write_text
 from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Measure
@@ -62,8 +62,8 @@ class RunRecord:
 
     @functools.cached_property
     def experiment(self) -> Experiment:
-        """What was run; an option that is newer than the config has its default."""
-        return Experiment(**self.config)
+        """What was run; an option that is newer than the config has its default, or does what was done then."""
+        return Experiment(**{**BEFORE, **self.config})
 
     def final(self, kind: Kind, measure: Measure) -> float:
         """A measure at the end."""

@@ -167,11 +167,37 @@ def test_threads_are_shared_by_all_runs(
     assert study.load(tmp_path / "study.toml").options["threads"] == of_a_run
 
 
+def test_all_runs_have_one_schedule_of_local_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Study(("dsgd", "dr-dsgd:local_every=3"), (0,), {**FIELDS, "model": "torch.nn:Linear"})
+    made = {e.algorithm: e.local_every for e in (cell.experiment for cell in own.cells(tmp_path))}
+    assert made == {"dsgd": 5, "dr-dsgd": 3}
+
+    def schedule(study_: Study) -> set[int]:
+        return {record.experiment.local_every for record in study.compare(study_, tmp_path, resume=True)}
+
+    (tmp_path / "net.py").write_text("from torch import nn\ndef net(shape, classes): return nn.Linear(*shape, classes)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    two = Study(("dsgd", "dr-dsgd:local_every=3"), (0,), {**FIELDS, "rounds": 1, "model": "net:net"})
+    assert schedule(two) == {3} and study.load(tmp_path / "study.toml").options["local_every"] == 3
+    assert schedule(two) == {3} and schedule(study.resumed(tmp_path)) == {3}
+
+
+def test_a_comparison_of_an_older_version_goes_on_with_its_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text("from torch import nn\ndef net(shape, classes): return nn.Linear(*shape, classes)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = plan(rounds=1, model="net:net")
+    (tmp_path / "study.toml").write_text(old.to_toml())
+    made = compare(study.resumed(tmp_path), tmp_path, resume=True)
+    assert {record.experiment.local_every for record in made} == {1}
+
+
 @pytest.mark.parametrize(("threads", "runs"), [(1, 1), (3, 1), (5, 2), (100, 4)])
 def test_a_study_goes_on_with_the_threads_that_its_runs_have(
     tmp_path: Path, at_once: list[int], threads: int, runs: int
 ) -> None:
-    stored = plan(rounds=1, threads=2).to_toml()
+    stored = plan(rounds=1, threads=2, local_every=1).to_toml()
     (tmp_path / "study.toml").write_text(stored)
     assert drdsgd("compare", "--resume", "--threads", str(threads), "--out", tmp_path).status == 0
     assert at_once == [runs] and (tmp_path / "study.toml").read_text() == stored
@@ -332,7 +358,7 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
 def test_a_comparison_is_continued_in_python_with_its_folder_alone(tmp_path: Path) -> None:
     first = compare(plan(seeds=(0,)), tmp_path, threads=1)
     stored = study.resumed(tmp_path)
-    assert stored == plan(seeds=(0,))
+    assert stored == plan(seeds=(0,), local_every=1)
     before = stamps(tmp_path)
     more = compare(study.resumed(tmp_path, ["dr-dsgd:mu=3"], [5]), tmp_path, resume=True, threads=1)
     assert before.items() <= stamps(tmp_path).items()

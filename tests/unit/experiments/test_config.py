@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -24,7 +25,7 @@ from drdsgd.data import sources
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model
-from drdsgd.experiments.config import Experiment, applicable, load
+from drdsgd.experiments.config import Experiment, applicable, load, recorded
 from drdsgd.experiments.fields import FIELDS
 from drdsgd.experiments.options import GRAPHS, OPTIONS
 from drdsgd.experiments.run import run
@@ -102,6 +103,21 @@ def test_step_and_batch_size_are_the_papers(K: int, T: int) -> None:
     e = Experiment(devices=K, rounds=T)
     assert e.eta == pytest.approx(math.sqrt(K / T))
     assert e.batch_size == round(math.sqrt(K * T))
+
+
+def test_local_models_are_evaluated_always_unless_that_takes_long() -> None:
+    each = {model: Experiment(dataset="cifar10", model=model).local_every for model in ("mlp:8", "logistic", "cnn")}
+    assert each == {"mlp:8": 1, "logistic": 1, "cnn": 5} and Experiment(dataset="cifar10").local_every == 5
+    assert Experiment(model="cnn", local_every=1).local_every == 1
+
+
+def test_a_record_of_before_evaluated_all_models_always(tmp_path: Path) -> None:
+    e = Experiment(dataset="cifar10")
+    old = {name: value for name, value in e.model_dump(exclude_none=True).items() if name != "local_every"}
+    assert recorded(old) == e.replace(local_every=1) and recorded({**old, "local_every": 5}) == e
+    assert recorded({**old, "objective": "nowhere:mine"}).local_every == 1
+    (tmp_path / "record.json").write_text(json.dumps({"name": "one", "config": old}))
+    assert Experiment(**load(tmp_path / "record.json")).local_every == 1
 
 
 def test_checkpoints_have_a_rhythm_of_their_own() -> None:
