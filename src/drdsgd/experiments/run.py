@@ -20,7 +20,7 @@ from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
-from drdsgd.experiments import hosting, loggers, records
+from drdsgd.experiments import loggers, records
 from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.loggers import Logger
@@ -148,6 +148,8 @@ def run_together(
     Every process writes its part of a checkpoint. A request to stop takes effect at the next evaluation or checkpoint.
     A process that torchrun has restarted continues the run. Only the first process gets the record.
     """
+    from drdsgd.experiments import hosting  # slow to load
+
     folder, first = Folder(path), world.rank == 0
     check_alike(e, world)
     # asked of all: torchrun counts restarts only on the machine where something failed

@@ -64,9 +64,9 @@ class Estimate:
         """
         if self.n < 2:
             return -math.inf, math.inf
-        from scipy.stats import t  # slow to load
+        from scipy.special import stdtrit  # not scipy.stats, which takes a second to load
 
-        half = float(t.ppf(0.975, self.n - 1)) * self.error
+        half = float(stdtrit(self.n - 1, 0.975)) * self.error
         return self.mean - half, self.mean + half
 
     @property
