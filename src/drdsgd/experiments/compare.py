@@ -17,6 +17,7 @@ from typing import Any
 
 from drdsgd.errors import InputError, flag, named, unknown
 from drdsgd.experiments import config, loggers, registry, workers
+from drdsgd.experiments.build import reusing_data
 from drdsgd.experiments.config import Experiment, default_threads, has
 from drdsgd.experiments.options import ALGORITHMS, OPTIONS, parse
 from drdsgd.experiments.records import Folder, Record, read
@@ -125,7 +126,8 @@ def compare(
     unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
     jobs = [(cell.experiment, cell.path) for cell in unfinished]
     copy = loggers.of(log)
-    with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t), log) as team:
+    at_once = _at_once(unfinished, budget)
+    with reusing_data(), workers.team(jobs, at_once, lambda k, t: watch(unfinished[k], t), log) as team:
         for cell in cells:
             if cell.experiment.seed == study.seeds[0]:
                 check(cell.experiment)  # one run of each algorithm, before anything runs

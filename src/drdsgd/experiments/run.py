@@ -183,7 +183,7 @@ def _go(
     """Begin or continue the run in this folder, up to its end; the first of several processes writes."""
     data = data.to(check_device(e.device))
     mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
-    network = records.network(graph, data, gossip_of(e, graph), ranks)
+    network = records.network(graph, data, None if algorithm.has_server else gossip_of(e, graph), ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # every mistake in the input is refused here, before anything is written
     prepared = prepare(model, data, mixing, algorithm, settings_of(e), ranks)

@@ -34,7 +34,7 @@ from drdsgd.report.statistics import (
 )
 from drdsgd.report.tables import count_runs
 
-__all__ = ["all_of", "content", "degrees", "status"]
+__all__ = ["all_of", "content", "degrees", "rhos", "status"]
 
 # these bounds keep a page of fifty runs or a thousand devices far below 10 MB
 POINTS = 4000  # in all curves of one plot
@@ -83,6 +83,11 @@ def degrees(record: Record) -> list[int]:
     return [ends[i] for i in range(_size(record))]
 
 
+def rhos(group: Sequence[Record]) -> list[float]:
+    """The rho of every run's graph; none with a server."""
+    return [record.network.rho for record in group if record.network.rho is not None]
+
+
 def _size(record: Record) -> int:
     return len(record.network.positions)
 
@@ -109,7 +114,7 @@ def _group(label: str, group: Sequence[Record], points: int) -> dict[str, Any]:
             for kind in KINDS
         },
         "apart": _at(apart, [rounds[i] for i in keep]),
-        "rho": _estimate(Estimate.over([record.network.rho for record in group])),
+        "rho": _estimate(Estimate.over(rhos(group))),
         "stops": [_stop(record) for record in group if record.status != "finished"],
         "spread": {kind: _spread(ends, kind) for kind in KINDS},
         "classes": _classes(ends),

@@ -328,7 +328,7 @@
     return [
       `accuracy ${fixed(r.consensus[f][k])} % consensus, ${r.local[f] ? `${fixed(r.local[f][k])} %` : '—'} local`,
       `${plural(r.samples[k], 'training sample')}, labels ${labelsHeld(r, k)}`,
-      plural(r.degree[k], 'neighbour'),
+      ...(r.rho === null ? [] : [plural(r.degree[k], 'neighbour')]),
       r.loss ? `training loss of its own model ${short(r.loss[f][k])}` : 'loss not recorded',
       `weight: ${countsAs(r.share[f][k])}`,
     ];
@@ -426,7 +426,7 @@
     },
     says() {
       const r = run(), f = frame(r), values = r[state.kind][f], worst = worstOf(r, f);
-      return `${runName(r)}, after round ${r.rounds[f]}: ${plural(r.size, 'device')}, ${plural(r.all_links, 'link')}, rho = ${fixed(r.rho, 3)}. `
+      return `${runName(r)}, after round ${r.rounds[f]}: ${plural(r.size, 'device')}, ${r.rho === null ? 'with a server' : `${plural(r.all_links, 'link')}, rho = ${fixed(r.rho, 3)}`}. `
         + `Device ${called(r, r.devices[worst])}${equallyBadlyOff(r, f) > 1 ? ` (and ${plural(equallyBadlyOff(r, f) - 1, 'other')})` : ''} is worst off with ${fixed(values[worst])} %, the best has ${fixed(extent(values)[1])} %, the average is ${fixed(r.average[state.kind][f])} % (${state.kind} model).`
         + (r.status === 'finished' ? '' : ` This run is not finished: ${r.status}.`);
     },
@@ -456,7 +456,7 @@
       const verdict = `${its} ${here < anywhere - 2 ? 'hard' : here > anywhere + 2 ? 'easy' : 'neither hard nor easy'} for the model`;
       items.push(['Over all devices the consensus model is right on ', labels.length > 1 ? 'these labels' : 'this label', ' in ', bold(`${fixed(here)} %`), `, on the average label in ${fixed(anywhere)} %: ${verdict}.`]);
     }
-    items.push(['It has ', bold(plural(r.degree[k], 'neighbour')), ` (average ${fixed(r.mean_degree)}).`]);
+    if (r.rho !== null) items.push(['It has ', bold(plural(r.degree[k], 'neighbour')), ` (average ${fixed(r.mean_degree)}).`]);
     const share = r.share[f][k], loss = r.loss ? `The training loss of its own model is ${short(r.loss[f][k])} (average ${short(r.mean_loss[f])}); in ` : 'In ';
     items.push([`${loss}training it `, bold(countsAs(share)), '.']);
     const others = runs.filter((other, i) => i !== state.run && pairs[i] === pairs[state.run] && place(other, device) >= 0 && state.visible.has(other.group));
@@ -635,7 +635,7 @@
     says() {
       return `${listed(shown().map(([, group]) => {
         const {mean} = group.apart, [, top] = extent(mean);
-        return `${group.label}: at most ${short(top)}, at the end ${short(mean.at(-1))}, with rho = ${fixed(group.rho[0], 3)}`;
+        return `${group.label}: at most ${short(top)}, at the end ${short(mean.at(-1))}${group.rho[0] === null ? '' : `, with rho = ${fixed(group.rho[0], 3)}`}`;
       }))}. All devices start with the same model, at distance 0, which is not drawn.`;
     },
     table() {

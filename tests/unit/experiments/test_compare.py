@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from drdsgd.cli import progress
 from drdsgd.cli.runs import DEMO
+from drdsgd.data import sources
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.experiments import compare as study
 from drdsgd.experiments import records, workers
@@ -70,6 +73,30 @@ def test_a_seed_gives_every_algorithm_the_same_beginning(tmp_path: Path, options
     (first, _), (second, _) = by_seed.values()
     assert first.network != second.network
     assert evaluations(first.path)[0] != evaluations(second.path)[0]
+
+
+def test_all_runs_of_a_process_load_their_data_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded = sources.SOURCES["digits"], []
+    monkeypatch.setitem(sources.SOURCES, "digits", lambda: loaded.append(0) or load())
+    options = {"dataset": "digits", "model": "logistic", "rounds": 1}
+    made = compare(plan(**options), tmp_path / "one", threads=1)
+    assert len(made) == 4 and len(loaded) == 1
+    here, there = socket.socketpair()
+    with here, there:
+        for record in made:
+            about = {"path": str(tmp_path / f"{record.experiment.algorithm}-{record.experiment.seed}"), "log": []}
+            about |= {"experiment": record.experiment.model_dump(exclude_none=True)}
+            here.sendall(json.dumps(about).encode() + b"\n")
+        serving = threading.Thread(target=workers.serve, args=(there,))
+        serving.start()
+        said = b""
+        while said.count(b'["over", null]') < 4:
+            said += here.recv(2**16)
+        here.shutdown(socket.SHUT_WR)
+        serving.join()
+    assert len(loaded) == 2
+    for record in made:
+        assert_same_run(record.path, tmp_path / f"{record.experiment.algorithm}-{record.experiment.seed}")
 
 
 def test_batches_are_paired_too(tmp_path: Path) -> None:
