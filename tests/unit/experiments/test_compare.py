@@ -76,17 +76,22 @@ def test_a_seed_gives_every_algorithm_the_same_beginning(tmp_path: Path, options
 
 
 def test_all_runs_of_a_process_load_their_data_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = sources.SOURCES["digits"], []
-    monkeypatch.setitem(sources.SOURCES, "digits", lambda: loaded.append(0) or load())
-    options = {"dataset": "digits", "model": "logistic", "rounds": 1}
+    loaded: list[sources.Dataset] = []
+
+    def load() -> sources.Dataset:
+        loaded.append(sources.digits())
+        return loaded[-1]
+
+    monkeypatch.setitem(sources.SOURCES, "digits", load)
+    options: dict[str, Any] = {"dataset": "digits", "model": "logistic", "rounds": 1}
     made = compare(plan(**options), tmp_path / "one", threads=1)
     assert len(made) == 4 and len(loaded) == 1
     here, there = socket.socketpair()
     with here, there:
         for record in made:
-            about = {"path": str(tmp_path / f"{record.experiment.algorithm}-{record.experiment.seed}"), "log": []}
-            about |= {"experiment": record.experiment.model_dump(exclude_none=True)}
-            here.sendall(json.dumps(about).encode() + b"\n")
+            e = record.experiment
+            about = {"path": str(tmp_path / f"{e.algorithm}-{e.seed}"), "log": list[str]()}
+            here.sendall(json.dumps({**about, "experiment": e.model_dump(exclude_none=True)}).encode() + b"\n")
         serving = threading.Thread(target=workers.serve, args=(there,))
         serving.start()
         said = b""

@@ -22,6 +22,7 @@ from drdsgd import data
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.objectives import LocalDevices, Weights
 from drdsgd.data import sources
+from drdsgd.data.files import from_folder
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
 from drdsgd.experiments import build
@@ -118,23 +119,26 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def counting(name: str, load: Any) -> Any:
-        return lambda *a, **k: found.append(name) or load(*a, **k)
+        def loading(*positional: Any, **keywords: Any) -> Any:
+            found.append(name)
+            return load(*positional, **keywords)
+
+        return loading
 
     monkeypatch.setitem(sources.SOURCES, "digits", counting("digits", sources.digits))
-    monkeypatch.setattr(build, "from_folder", counting("folder", build.from_folder))
+    monkeypatch.setattr(build, "from_folder", counting("folder", from_folder))
     return found
 
 
 def test_runs_that_follow_each_other_load_their_data_once(loaded: list[str]) -> None:
     e = Experiment()
-    alone = [
-        make_data(one) for one in (e, e.replace(seed=1), e.replace(scaling="standard"), e.replace(random_labels=2))
-    ]
+    several = e, e.replace(seed=1), e.replace(scaling="standard"), e.replace(random_labels=2)
+    alone = [make_data(one) for one in several]
     assert loaded == ["digits"] * 4
     with reusing_data():
         with reusing_data():  # a part of it
-            again = [make_data(one) for one in (e, e.replace(seed=1), e.replace(scaling="standard"))]
-        again.append(make_data(e.replace(random_labels=2)))
+            again = [make_data(one) for one in several[:3]]
+        again.append(make_data(several[3]))
     assert loaded == ["digits"] * 5
     assert all(map(same, alone, again))
     make_data(e)
