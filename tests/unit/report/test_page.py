@@ -14,13 +14,13 @@ import pytest
 from drdsgd import report
 from drdsgd.experiments import records
 from drdsgd.experiments.config import Experiment
-from drdsgd.experiments.records import Record, find_runs
+from drdsgd.experiments.records import find_runs
 from drdsgd.report.content import DEVICES, FRAMES, LINKS, content
 from drdsgd.report.groups import groups
 from drdsgd.report.headline import headline
 from drdsgd.report.palette import COLOURS, DASHES
 from drdsgd.report.statistics import KINDS, MEASURES, curve, table
-from tests.support.made import HOSTILE, lively, record
+from tests.support.made import HOSTILE, lively, record, seldom
 from tests.support.made import study as study  # a fixture
 from tests.support.program import drdsgd
 
@@ -279,12 +279,6 @@ def test_thinning_keeps_the_ends() -> None:
     run = content(groups([lively(3, evaluations=1000, every=2)]))["runs"][0]
     assert len(run["rounds"]) == len(run["local"]) == FRAMES
     assert (run["rounds"][0], run["rounds"][-1]) == (0, 1998)
-
-
-def seldom(one: Record, every: int) -> Record:
-    """The run with local models in every n-th evaluation only."""
-    lines = [m if k % every == 0 else dataclasses.replace(m, local=None) for k, m in enumerate(one.metrics)]
-    return dataclasses.replace(one, metrics=lines)
 
 
 def test_local_models_that_were_not_evaluated_are_null() -> None:
