@@ -142,7 +142,7 @@ def _kept(both: Sequence[bool], most: int) -> list[int]:
     """
     n = len(both)
     chosen = [i for i in range(n) if both[i] or i == n - 1] if n > most else list(range(n))
-    if len(chosen) < min(n, FEWEST):  # too few for a curve
+    if len(chosen) < min(most, FEWEST):  # too few for a curve
         chosen = list(range(n))
     return [chosen[i] for i in _thinned(len(chosen), most)]
 
