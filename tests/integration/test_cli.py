@@ -34,6 +34,7 @@ def test_train_runs_into_a_folder_and_shows_it(tmp_path: Path) -> None:
     assert said.status == 0 and said.err == ""
     record = records.read(tmp_path)
     assert (record.experiment.algorithm, record.experiment.seed, record.status) == ("dsgd", 2, "finished")
+    assert record.final.local is not None
     assert f"{record.final.consensus.average:.1f}" in said.out and f"{record.final.local.worst:.1f}" in said.out
     assert said.out.endswith(f"report: {tmp_path / 'report.html'}\n")
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

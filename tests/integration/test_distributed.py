@@ -41,7 +41,20 @@ EXACT = [
     "--dataset", "synthetic", "--devices", "7", "--graph", "ring", "--dtype", "float64", "--threads", "1",
     "--eval-every", "10", "--checkpoint-every", "10", "--timeout", "60",
 ]  # fmt: skip
-RUN = ["train", *EXACT, "--rounds", "40", "--algorithm", "dr-qgm", "--compression", "none", "--eta", "0.05"]
+RUN = [
+    "train",
+    *EXACT,
+    "--rounds",
+    "40",
+    "--local-every",
+    "3",
+    "--algorithm",
+    "dr-qgm",
+    "--compression",
+    "none",
+    "--eta",
+    "0.05",
+]
 # a model with slow rounds, so that a run can be disturbed; once a file "go on" exists, rounds are fast
 SLOW = """
 import time

@@ -79,7 +79,7 @@ def worst(folder: Path, among: set[int]) -> float:
 
     A single evaluation may follow an exchange in which most links did not count; the next exchange repairs that.
     """
-    last = [metrics.local.per_device for metrics in records.read(folder).metrics[-8:]]
+    last = [metrics.consensus.per_device for metrics in records.read(folder).metrics[-8:]]
     return min(float(statistics.median(values)) for i, values in enumerate(zip(*last, strict=True)) if i in among)
 
 
@@ -91,6 +91,7 @@ def test_ten_processes_end_with_the_models_of_one(tmp_path: Path, digits: Experi
     assert torch.allclose(models(tmp_path / "net"), models_of(tmp_path / "local", 10), rtol=1e-9, atol=1e-11)
     final = records.read(joined.join(tmp_path / "net")).final
     undisturbed = records.read(tmp_path / "local").final
+    assert final.local is not None and undisturbed.local is not None
     assert final.round == 30 and final.local.per_device == pytest.approx(undisturbed.local.per_device, abs=1e-9)
     assert final.floats_sent == undisturbed.floats_sent
 

@@ -17,7 +17,7 @@ from drdsgd.experiments.records import Record, Status
 from drdsgd.report.groups import groups
 from drdsgd.report.statistics import KINDS, Estimate, Kind, curve, final
 from tests.support.browser import COLOURS, DESKTOP, PHONE, SIZES, Opened, opened
-from tests.support.made import HOSTILE, lively, record
+from tests.support.made import HOSTILE, lively, record, seldom
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser for all of them
 
@@ -120,7 +120,7 @@ def said_of(device: int, k: int) -> list[str]:
     m, counts = FIRST.metrics[k], FIRST.network.label_counts[device]
     share = m.weights[device] / (sum(m.weights) / len(m.weights))
     degree = sum(device in edge for edge in FIRST.network.edges)
-    assert m.losses is not None
+    assert m.losses is not None and m.local is not None
     held = sorted(((n, label) for label, n in enumerate(counts) if n), reverse=True)
     return [
         f"device {device}",
@@ -359,6 +359,28 @@ def test_runs_that_did_not_finish_are_drawn_as_far_as_they_got(browser: Browser,
         found.page.select_option("#run", index=k)
         found.settle()
     assert "This run is not finished: unfinished, after round 0 of 100" in found.text("#graph figcaption")
+    found.page.close()
+    assert found.errors == []
+
+
+def test_local_models_are_shown_as_last_evaluated_and_a_server_without_a_graph(
+    browser: Browser, tmp_path: Path
+) -> None:
+    usual = lively(5, algorithm="fedavg", seed=0)
+    served = dataclasses.replace(usual, network=dataclasses.replace(usual.network, edges=[], rho=None))
+    lost = dataclasses.replace(seldom(lively(5, seed=1), 4), status="diverged")
+    found = opened(browser, written(tmp_path, [seldom(served, 10), lost]))
+    assert "5 devices, with a server." in found.text("#graph figcaption")
+    found.page.check("input[name=kind][value=local]")
+    for k in range(2):
+        found.page.select_option("#run", index=k)
+        found.settle()
+        for at, seen in ((10, (80, 100)), (5, (40, 0)), (0, (0, 0))):
+            found.slide(at)
+            assert f"after round {seen[k]}:" in found.text("#graph figcaption")
+            found.page.hover("#node-1")
+        found.page.click("#node-1")
+        found.settle()
     found.page.close()
     assert found.errors == []
 

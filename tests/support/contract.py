@@ -19,7 +19,7 @@ OF_A_RUN = [
     "--shift-penalty", "--shift-eta", "--shift", "--devices", "--graph", "--p", "--mixing", "--gossip-steps",
     "--link-failures", "--dropouts", "--dataset", "--data-dir", "--model", "--partition", "--shards", "--alpha",
     "--heterogeneity", "--scaling", "--validation", "--random-labels", "--reference", "--eval-every",
-    "--checkpoint-every", "--execution", "--matmul", "--precision", "--dtype", "--device", "--threads",
+    "--local-every", "--checkpoint-every", "--execution", "--matmul", "--precision", "--dtype", "--device", "--threads",
 ]  # fmt: skip
 COMMANDS = {
     "train": [
@@ -73,7 +73,11 @@ COMMANDS = {
         "--metrics-port",
         "--algorithm",
         "--seed",
-        *[option for option in OF_A_RUN if option not in ("--data-dir", "--device", "--matmul", "--threads")],
+        *[
+            option
+            for option in OF_A_RUN
+            if option not in ("--data-dir", "--device", "--local-every", "--matmul", "--threads")
+        ],
     ],
     "network join": ["file"],
     "network sign": ["folder", "files", "--days"],

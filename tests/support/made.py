@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ def lively(K: int, evaluations: int = 11, every: int = 10, *, gain: float = 0.0,
         rho=0.5 + e.seed / 100,
     )
     return Record(Path("runs") / e.algorithm / f"seed-{e.seed}", e, graph, lines, "finished", "", versions())
+
+
+def seldom(one: Record, every: int) -> Record:
+    """The run with local models in every n-th evaluation only."""
+    lines = [m if k % every == 0 else replace(m, local=None) for k, m in enumerate(one.metrics)]
+    return replace(one, metrics=lines)
 
 
 def network(K: int) -> Network:

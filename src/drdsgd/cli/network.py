@@ -17,7 +17,7 @@ app = typer.Typer(help="Real devices: a network of peers, over mutual TLS.", no_
 
 
 @app.command("init")
-@experiment_options(without=["data_dir", "device", "matmul", "threads"])
+@experiment_options(without=["data_dir", "device", "local_every", "matmul", "threads"])
 def network_init(
     out: Annotated[Path, typer.Option("--out", help="output folder of the deployment")],
     hosts: Annotated[
@@ -160,7 +160,7 @@ def node(
     def watch(progress: Progress, missing: list[str]) -> None:
         nonlocal note
         if progress.metrics is not None:
-            note = f"own accuracy {progress.metrics.local.average:.1f} %"
+            note = f"own accuracy {progress.metrics.consensus.average:.1f} %"
         show(progress.state.t, progress.metrics, f"without {' '.join(missing)}" if missing else "")
 
     rounds = device.experiment.get("rounds")

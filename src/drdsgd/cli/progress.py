@@ -126,9 +126,9 @@ def of_all(metrics: Metrics) -> list[Row]:
 
 
 def of_one(metrics: Metrics) -> list[Row]:
-    """The rows for one device, which sees only itself and its neighbours."""
+    """The rows for one device, whose model is the only one in its process."""
     return [
-        Row("own accuracy", metrics.local.average, percent=True, better=1, brief=True, curve=True),
+        Row("own accuracy", metrics.consensus.average, percent=True, better=1, brief=True, curve=True),
         Row("from neighbours", metrics.consensus_distance, brief=True),
         Row("train loss", metrics.train_loss, better=-1),
     ]

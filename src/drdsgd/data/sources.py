@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import math
 import os
 import zlib
@@ -399,6 +400,24 @@ def cifar10(data_dir: DataDir | Path | None = None) -> Dataset:
 # ---------------------------------------------------------------------------------------- embedded
 
 
+def _digits_file() -> NDArray[np.uint8]:
+    """The lines of scikit-learn's file, [1797, 65]: the pixels of an image row by row, then its label."""
+    spec = importlib.util.find_spec("sklearn")  # only found, because importing scikit-learn takes seconds
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError("scikit-learn, which has the digits, is not installed: pip install scikit-learn")
+    path, n = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), sum(EMBEDDED["digits"])
+    try:
+        rows = np.loadtxt(_read(path).decode("ascii").splitlines(), dtype=np.uint8, delimiter=",", ndmin=2)
+        if rows.shape == (n, 65) and rows[:, :64].max() <= 16 and rows[:, 64].max() <= 9:
+            return rows
+        why = f"it does not hold {n} images with their labels"
+    except InputError as error:
+        why = error.marked
+    except ValueError as error:
+        why = one_line(error)
+    raise InputError(f"{path}: {why}; install it again: pip install --force-reinstall scikit-learn")
+
+
 def digits() -> Dataset:
     """scikit-learn's embedded digits: x uint8 [N, 1, 8, 8], unit 16; every fourth of each class is a test sample.
 
@@ -406,11 +425,10 @@ def digits() -> Dataset:
     >>> len(d.y_train), len(d.y_test), int(d.x_train.max())
     (1352, 445, 16)
     """
-    from sklearn.datasets import load_digits  # slow to import, and only needed here
-
-    bunch = load_digits()
-    x = torch.from_numpy(bunch.images.astype(np.uint8)[:, None])
-    y = torch.from_numpy(bunch.target.astype(np.int64))
+    rows = _digits_file()
+    # copies, because torch needs memory of its own
+    x = torch.from_numpy(rows[:, :64].reshape(-1, 1, 8, 8).copy())
+    y = torch.from_numpy(rows[:, 64].astype(np.int64))
     # rank[n]: how many samples of n's class come before n; so the split is stratified and needs no seed
     rank = torch.nn.functional.one_hot(y).cumsum(0).gather(1, y[:, None])[:, 0] - 1
     test = rank % 4 == 3

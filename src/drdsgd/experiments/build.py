@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import networkx as nx
 import torch
@@ -14,9 +15,10 @@ from torch import nn
 from drdsgd import models
 from drdsgd.core.composition import Setting
 from drdsgd.core.method import Method
-from drdsgd.data import devices, files, sources
+from drdsgd.data import devices, sources
 from drdsgd.data.dealing import dealt as deal_by_name
 from drdsgd.data.devices import Devices
+from drdsgd.data.files import from_folder
 from drdsgd.data.partition import PARTITIONS
 from drdsgd.errors import InputError, named, unknown
 from drdsgd.experiments.config import Experiment, check_dataset, folder_of
@@ -29,8 +31,10 @@ from drdsgd.training.algorithms import constructor
 
 __all__ = [
     "dealt", "gossip_of", "make_algorithm", "make_data", "make_graph", "make_mixing", "make_model", "options_of",
-    "with_random_labels",
+    "reusing_data", "with_random_labels",
 ]  # fmt: skip
+
+T = TypeVar("T")
 
 
 def options_of(e: Experiment, function: Callable[..., Any]) -> dict[str, Any]:
@@ -70,6 +74,41 @@ def make_data(e: Experiment, rows: Sequence[int] | None = None) -> Devices:
     return with_random_labels(e, dealt(e, rows), rows)
 
 
+# the newest data that was loaded, by what it depends on; None outside `reusing_data`
+_newest: dict[Hashable, Any] | None = None
+
+
+@contextmanager
+def reusing_data() -> Iterator[None]:
+    """Within the block, runs that follow each other load the data set that they share only once.
+
+    Only the newest is kept, because a single run needs no second copy in memory.
+    """
+    global _newest
+    before = _newest
+    _newest = {} if before is None else before
+    try:
+        yield
+    finally:
+        _newest = before
+
+
+def _once(key: Hashable, load: Callable[[], T]) -> T:
+    """What `load` gives; within `reusing_data` it is loaded only if the newest has another key."""
+    if _newest is None:
+        return load()
+    if key not in _newest:
+        _newest.clear()  # first: both may not fit into memory
+        _newest[key] = load()
+    found: T = _newest[key]
+    return found
+
+
+def _stamps(files: Iterable[Path]) -> tuple[Hashable, ...]:
+    """What changes when one of these files does."""
+    return tuple((str(path), (about := path.stat()).st_size, about.st_mtime_ns, about.st_ino) for path in files)
+
+
 def with_random_labels(e: Experiment, made: Devices, rows: Sequence[int] | None) -> Devices:
     """The data with random labels on the first `random_labels` devices."""
     if e.random_labels is None:
@@ -87,12 +126,17 @@ def dealt(e: Experiment, rows: Sequence[int] | None) -> Devices:
     if e.dataset in sources.SOURCES:
         load = sources.SOURCES[e.dataset]
         own = options_of(e, deal_by_name) | options_of(e, PARTITIONS[e.partition])
-        return deal_by_name(load(**options_of(e, load)), e.devices, rows=rows, **own)
+        of_load = options_of(e, load)
+        files = _stamps(sources.find(e.dataset, **of_load).values()) if e.dataset in sources.KNOWN else ()
+        dataset = _once((e.dataset, files), lambda: load(**of_load))
+        return deal_by_name(dataset, e.devices, rows=rows, **own)
     check_dataset(e.dataset)
-    there = len(list(folder_of(e.dataset).glob("*.npz")))
-    if there and e.devices != there:
-        raise InputError(f"{named('devices', e.devices)}: the folder {e.dataset} holds data for {there} devices")
-    return files.from_folder(folder_of(e.dataset), devices=rows)
+    folder = folder_of(e.dataset)
+    there = sorted(folder.glob("*.npz"))
+    if there and e.devices != len(there):
+        raise InputError(f"{named('devices', e.devices)}: the folder {e.dataset} holds data for {len(there)} devices")
+    key = (*_stamps(there), None if rows is None else tuple(rows))
+    return _once(key, lambda: from_folder(folder, devices=rows))
 
 
 def make_model(e: Experiment, data: Devices) -> nn.Module:

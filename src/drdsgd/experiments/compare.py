@@ -17,6 +17,7 @@ from typing import Any
 
 from drdsgd.errors import InputError, flag, named, unknown
 from drdsgd.experiments import config, loggers, registry, workers
+from drdsgd.experiments.build import reusing_data
 from drdsgd.experiments.config import Experiment, default_threads, has
 from drdsgd.experiments.records import Folder, Record, read
 from drdsgd.experiments.registry import METHODS, parse
@@ -117,18 +118,14 @@ def compare(
         # continue with more or fewer runs at the same time
         plan = study.cells(out)
         runs = len(plan) if all(map(_in_a_process, plan)) else 1
-        # and its library of products: the first experiment has this machine's
-        of_machine = {"threads": max(1, budget // max(1, runs)), "matmul": plan[0].experiment.matmul} if plan else {}
-        study = replace(study, options={**of_machine, **study.options})
-    elif (out / "study.toml").exists():  # it goes on with the library that its first runs had
-        known = config.UNTIL_THEN | load(out / "study.toml").options
-        missing = {name: known[name] for name in config.UNTIL_THEN if name not in study.options}
-        study = replace(study, options={**study.options, **missing})
+        study = replace(study, options={"threads": max(1, budget // max(1, runs)), **study.options})
+    study = _settled(study, out)
     cells = study.cells(out)
     unfinished = [cell for cell in cells if Folder(cell.path).status == "unfinished"]
     jobs = [(cell.experiment, cell.path) for cell in unfinished]
     copy = loggers.of(log)
-    with workers.team(jobs, _at_once(unfinished, budget), lambda k, t: watch(unfinished[k], t), log) as team:
+    at_once = _at_once(unfinished, budget)
+    with reusing_data(), workers.team(jobs, at_once, lambda k, t: watch(unfinished[k], t), log) as team:
         for cell in cells:
             if cell.experiment.seed == study.seeds[0]:
                 check(cell.experiment)  # one run of each algorithm, before anything runs
@@ -140,6 +137,17 @@ def compare(
         if cell not in unfinished:
             run(cell.experiment, cell.path, resume=True, log=copy)
     return [read(cell.path) for cell in cells]
+
+
+def _settled(study: Study, out: Path) -> Study:
+    """The study with options that follow from the machine or from a model, equal for all runs: those it began with."""
+    if (out / "study.toml").exists():
+        began = config.BEFORE | load(out / "study.toml").options
+    else:
+        cells = study.cells(out)
+        began = {name: min(getattr(cell.experiment, name) for cell in cells) for name in config.BEFORE if cells}
+    missing = {name: began[name] for name in config.BEFORE if name in began and name not in study.options}
+    return replace(study, options={**study.options, **missing})
 
 
 def resumed(

@@ -20,7 +20,7 @@ from drdsgd.experiments.registry import DATASETS, METHODS, OPTIONS
 from drdsgd.options import Rule, all_cores, defaults
 
 __all__ = [
-    "UNTIL_THEN",
+    "BEFORE",
     "Experiment",
     "check_dataset",
     "default_threads",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # options that are newer than some records, with the values that these were made with
-UNTIL_THEN = {"matmul": "mkl"}
+BEFORE: dict[str, Any] = {"local_every": 1, "matmul": "mkl"}
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
 
@@ -68,7 +68,7 @@ class Experiment(Fields):
 
 def recorded(fields: Mapping[str, Any]) -> Experiment:
     """The experiment with the fields of a record, which need no user-defined code: they are complete."""
-    fields = {**UNTIL_THEN, **fields}
+    fields = {**BEFORE, **fields}
     if any(":" in str(fields.get(kind, "")) for kind in ("objective", "optimizer")):
         return Experiment.model_construct(**{**dict.fromkeys(OPTIONS), **fields})
     return Experiment(**fields)
@@ -100,7 +100,7 @@ def _of_record(file: Path, name: str | None) -> dict[str, Any]:
             for line in [lines.read()] if name is None else lines:
                 record = json.loads(line)
                 if name is None or record["name"] == name:
-                    return {**UNTIL_THEN, **record["config"]}
+                    return {**BEFORE, **record["config"]}
     except (ValueError, KeyError, TypeError, EOFError, lzma.LZMAError) as error:
         raise InputError(f"{file} is not the record of a run: {one_line(error)}") from None
     raise InputError(

@@ -14,9 +14,10 @@ import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,13 +49,13 @@ Status = Literal["finished", "diverged", "unfinished"]  # unfinished: there is n
 class Network:
     """The graph as a list of edges, the number of training samples per device and class [K][C], a checksum of all data.
 
-    `names` are the devices' names; empty if they have only numbers.
+    `names` are the devices' names; empty if they have only numbers. With a server there are no edges and no rho.
     """
 
     edges: list[tuple[int, int]]
     positions: list[tuple[float, float]]
     label_counts: list[list[int]]
-    rho: float
+    rho: float | None
     data_sha256: str
     names: list[str] = field(default_factory=list)
 
@@ -138,7 +139,8 @@ class Folder:
         """Refuse to continue if the graph or the data have changed since the run began."""
         before = read_network(self.network)
         for what, same in (
-            ("graph", before.edges == network.edges),
+            # older versions recorded the graph of a run with a server, too
+            ("graph", network.rho is None or before.edges == network.edges),
             ("data", before.data_sha256 == network.data_sha256),
         ):
             if not same:
@@ -250,15 +252,19 @@ def read_network(path: Path) -> Network:
         len(network.label_counts) != K
         or len(network.names) not in (0, K)
         or not all(0 <= i < K for edge in network.edges for i in edge)
+        or (network.rho is None and network.edges)
     ):
         raise InputError(
-            f"{path} is corrupt: its edges, positions, label_counts and names do not fit together; {_AGAIN}"
+            f"{path} is corrupt: its edges, positions, label_counts, rho and names do not fit together; {_AGAIN}"
         )
     return network
 
 
-def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Network | None:
-    """The graph and the devices' data, over all processes; only the first process gets it, the others get None."""
+def network(graph: nx.Graph, data: Devices, mixing: Mixing | None, ranks: Ranks) -> Network | None:
+    """The graph and the devices' data, over all processes; only the first process gets it, the others get None.
+
+    With a server there is no mixing: the graph is not used, and its layout and rho would take seconds for many devices.
+    """
     import torch
 
     from drdsgd.topology.graphs import layout
@@ -272,15 +278,22 @@ def network(graph: nx.Graph, data: Devices, mixing: Mixing, ranks: Ranks) -> Net
     names: dict[str, str] = dict(one for text in said for one in json.loads(text).items())
     if ranks.rank > 0:  # only the first writes
         return None
-    positions = layout(graph)
+    positions: Mapping[int, Sequence[float]] = dict(enumerate(_disc(ranks.K))) if mixing is None else layout(graph)
     return Network(
-        edges=[(int(i), int(j)) for i, j in graph.edges],
+        edges=[] if mixing is None else [(int(i), int(j)) for i, j in graph.edges],
         positions=[(float(positions[i][0]), float(positions[i][1])) for i in range(ranks.K)],
         label_counts=label_counts.tolist(),
-        rho=rho_over_time(mixing),
+        rho=None if mixing is None else rho_over_time(mixing),
         data_sha256=hashlib.sha256(checksums.numpy().tobytes()).hexdigest(),
         names=[names[str(i)] for i in range(ranks.K)] if names else [],
     )
+
+
+def _disc(K: int) -> list[tuple[float, float]]:
+    """K points that fill a disc evenly, as the seeds of a sunflower do."""
+    turn = math.pi * (3 - math.sqrt(5))
+    polar = [(math.sqrt((i + 0.5) / K), i * turn) for i in range(K)]
+    return [(far * math.cos(angle), far * math.sin(angle)) for far, angle in polar]
 
 
 _AGAIN = "run the experiment again into another folder"

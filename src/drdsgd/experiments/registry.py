@@ -24,6 +24,7 @@ from drdsgd.options import (
     all_cores,
     by_compression,
     either,
+    local_evaluations,
     paper_batch,
     paper_step,
 )
@@ -38,7 +39,10 @@ __all__ = [
 ]  # fmt: skip
 
 FILE = Path(__file__).with_name("catalogue.json")
-RULES = {rule.words: rule for rule in (paper_step, paper_batch, adam_step, by_compression, all_cores, fastest_matmul)}
+RULES = {
+    rule.words: rule
+    for rule in (paper_step, paper_batch, adam_step, local_evaluations, by_compression, all_cores, fastest_matmul)
+}
 KINDS: dict[str, type[Any]] = {"float": float, "int": int, "str": str, "bool": bool}
 Options = Mapping[str, Any]
 

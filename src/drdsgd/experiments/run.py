@@ -20,7 +20,7 @@ from drdsgd.core.engine import Ranks
 from drdsgd.core.flat import Flat
 from drdsgd.engines.local import SingleProcess
 from drdsgd.errors import Diverged, InputError, Interrupted, flag, named
-from drdsgd.experiments import hosting, loggers, records
+from drdsgd.experiments import loggers, records
 from drdsgd.experiments.build import (
     gossip_of,
     make_algorithm,
@@ -156,6 +156,8 @@ def run_together(
     Every process writes its part of a checkpoint. A request to stop takes effect at the next evaluation or checkpoint.
     A process that torchrun has restarted continues the run. Only the first process gets the record.
     """
+    from drdsgd.experiments import hosting  # slow to load
+
     folder, first = Folder(Path(path)), world.rank == 0
     check_alike(e, world)
     # asked of all: torchrun counts restarts only on the machine where something failed
@@ -189,7 +191,7 @@ def _go(
     """Begin or continue the run in this folder, up to its end; the first of several processes writes."""
     data = data.to(check_device(e.device))
     mixing, model, algorithm = make_mixing(e, graph), make_model(e, data), make_algorithm(e)
-    network = records.network(graph, data, gossip_of(e, graph), ranks)
+    network = records.network(graph, data, None if algorithm.has_server else gossip_of(e, graph), ranks)
     start = checkpoint.load(folder.checkpoint, ranks, e.device, regroup)
     # every mistake in the input is refused here, before anything is written
     prepared = prepare(model, data, mixing, algorithm, settings_of(e), ranks)

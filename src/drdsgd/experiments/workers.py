@@ -35,6 +35,7 @@ from typing import Any
 
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, named, out_of_memory
 from drdsgd.experiments import loggers
+from drdsgd.experiments.build import reusing_data
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import Folder
 from drdsgd.experiments.run import run, stop_requests
@@ -142,7 +143,7 @@ class Team:
         After an error in one run, the others finish and save their round before the error is raised. The same happens
         on a first Ctrl-C or SIGTERM; a second Ctrl-C is a `KeyboardInterrupt` at once.
         """
-        with selectors.DefaultSelector() as self._selector:
+        with reusing_data(), selectors.DefaultSelector() as self._selector:
             with stop_requests() as asked_to_stop:
 
                 def stopping() -> bool:
@@ -308,10 +309,11 @@ def serve(channel: socket.socket) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     say("ready")
-    while (job := jobs.get()) is not None and not stop.is_set():
-        watch = _seldom(partial(say, "round"))
-        log = loggers.of(job["log"], partial(say, "say"))
-        say(*_outcome(Experiment(**job["experiment"]), Path(job["path"]), watch, stop.is_set, log))
+    with reusing_data():
+        while (job := jobs.get()) is not None and not stop.is_set():
+            watch = _seldom(partial(say, "round"))
+            log = loggers.of(job["log"], partial(say, "say"))
+            say(*_outcome(Experiment(**job["experiment"]), Path(job["path"]), watch, stop.is_set, log))
 
 
 def _outcome(

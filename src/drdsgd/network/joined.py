@@ -116,7 +116,8 @@ def _joined(devices: Sequence[Sequence[Metrics]]) -> list[Metrics]:
 
 
 def _together(t: int, seen: Sequence[Metrics]) -> Metrics:
-    accuracy = Spread.over([m.local.per_device[0] for m in seen])
+    # a process with one device has one model: its own is the mean of all models that it sees
+    accuracy = Spread.over([m.consensus.per_device[0] for m in seen])
     classes = zip(*(m.per_class for m in seen), strict=True)
     per_class = [[value for value in some if value is not None] for some in classes]
     return Metrics(

@@ -144,7 +144,7 @@ class Status(Collector):
             "state": self.state,
             "round": self.round,
             "rounds": self.rounds,
-            "accuracy": self.metrics.local.average if self.metrics else None,
+            "accuracy": self.metrics.consensus.average if self.metrics else None,
             "certificate_expires": self.expires.timestamp(),
             "neighbours": {
                 box.name: {
@@ -168,7 +168,7 @@ class Status(Collector):
             "drdsgd_certificate_expires_timestamp_seconds", "When the certificate expires.", self.expires.timestamp()
         )
         if (metrics := self.metrics) is not None:
-            yield gauge("drdsgd_accuracy_percent", "Accuracy on the device's own test data.", metrics.local.average)
+            yield gauge("drdsgd_accuracy_percent", "Accuracy on the device's own test data.", metrics.consensus.average)
             yield gauge("drdsgd_train_loss", "Loss of the last mini-batch.", metrics.train_loss)
             yield gauge("drdsgd_weight", "Weight of the last gradient.", metrics.weights[0])
         if (progress := self.progress) is not None:

@@ -34,7 +34,7 @@ from drdsgd.report.statistics import (
 )
 from drdsgd.report.tables import count_runs
 
-__all__ = ["all_of", "content", "degrees", "status"]
+__all__ = ["all_of", "content", "degrees", "rhos", "status"]
 
 # these bounds keep a page of fifty runs or a thousand devices far below 10 MB
 POINTS = 4000  # in all curves of one plot
@@ -83,6 +83,11 @@ def degrees(record: Record) -> list[int]:
     return [ends[i] for i in range(_size(record))]
 
 
+def rhos(group: Sequence[Record]) -> list[float]:
+    """The rho of every run's graph; none with a server."""
+    return [record.network.rho for record in group if record.network.rho is not None]
+
+
 def _size(record: Record) -> int:
     return len(record.network.positions)
 
@@ -94,7 +99,7 @@ def _group(label: str, group: Sequence[Record], points: int) -> dict[str, Any]:
     """A group's curves with their errors, and its final values."""
     curves = {kind: {measure: curve(group, kind, measure) for measure in MEASURES} for kind in KINDS}
     rounds = curves["consensus"]["average"].rounds
-    keep = _thinned(len(rounds), points)
+    keep = _kept([t in {*curves["local"]["average"].rounds} for t in rounds], points)
     floats = over_rounds([{m.round: float(m.floats_sent) for m in record.metrics} for record in group])
     apart = over_rounds([{m.round: m.consensus_distance for m in record.metrics} for record in group])
     ends = list(finished(group).values())
@@ -104,9 +109,12 @@ def _group(label: str, group: Sequence[Record], points: int) -> dict[str, Any]:
         "rounds": [rounds[i] for i in keep],
         "floats": [round(floats.values[i].mean) for i in keep],
         "n": [floats.values[i].n for i in keep],
-        **{kind: {measure: _thin(curves[kind][measure], keep) for measure in MEASURES} for kind in KINDS},
-        "apart": _thin(apart, keep),
-        "rho": _estimate(Estimate.over([record.network.rho for record in group])),
+        **{
+            kind: {measure: _at(curves[kind][measure], [rounds[i] for i in keep]) for measure in MEASURES}
+            for kind in KINDS
+        },
+        "apart": _at(apart, [rounds[i] for i in keep]),
+        "rho": _estimate(Estimate.over(rhos(group))),
         "stops": [_stop(record) for record in group if record.status != "finished"],
         "spread": {kind: _spread(ends, kind) for kind in KINDS},
         "classes": _classes(ends),
@@ -126,8 +134,23 @@ def _thinned(n: int, most: int) -> list[int]:
     return list(range(n)) if n <= most else sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
 
 
-def _thin(curve: Curve, keep: Sequence[int]) -> dict[str, list[float | None]]:
-    values = [_estimate(curve.values[i]) for i in keep]
+def _kept(both: Sequence[bool], most: int) -> list[int]:
+    """At most about `most` evaluations, rather those of `both` kinds of model; including the first and the last.
+
+    >>> _kept([True, False, True, False, True, False], 4), _kept([True, False, True], 3)
+    ([0, 2, 4, 5], [0, 1, 2])
+    """
+    n = len(both)
+    chosen = [i for i in range(n) if both[i] or i == n - 1] if n > most else list(range(n))
+    if len(chosen) < min(most, FEWEST):  # too few for a curve
+        chosen = list(range(n))
+    return [chosen[i] for i in _thinned(len(chosen), most)]
+
+
+def _at(curve: Curve, rounds: Sequence[int]) -> dict[str, list[float | None]]:
+    """The values of a curve in these rounds; None where it has none."""
+    known = dict(zip(curve.rounds, curve.values, strict=True))
+    values = [_estimate(known[t]) if t in known else [None, None] for t in rounds]
     return {"mean": [mean for mean, _ in values], "error": [error for _, error in values]}
 
 
@@ -148,7 +171,7 @@ def _stop(record: Record) -> dict[str, Any]:
         "text": status(record),
         "rounds": record.final.round,
         "floats": record.final.floats_sent,
-        **{kind: {measure: round(final(record, kind, measure), 3) for measure in MEASURES} for kind in KINDS},
+        **{kind: {measure: _number(final(record, kind, measure)) for measure in MEASURES} for kind in KINDS},
     }
 
 
@@ -207,7 +230,7 @@ def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
     devices = _kept_devices(record)
     place = {device: k for k, device in enumerate(devices)}
     links = [(place[i], place[j]) for i, j in record.network.edges if i in place and j in place]
-    lines = [record.metrics[k] for k in _thinned(len(record.metrics), frames)]
+    lines = [record.metrics[k] for k in _kept([m.local is not None for m in record.metrics], frames)]
     degree, counts = degrees(record), record.network.label_counts
 
     def history(values: Sequence[Sequence[float]], digits: int) -> list[list[float]]:
@@ -234,9 +257,13 @@ def _run(group: int, record: Record, frames: int) -> dict[str, Any]:
         "held": [sum(n > 0 for n in counts[i]) for i in devices],
         "rounds": [m.round for m in lines],
         "floats": [m.floats_sent for m in lines],
-        "average": {kind: [round(getattr(m, kind).average, 2) for m in lines] for kind in KINDS},
+        "average": {
+            kind: [None if (one := getattr(m, kind)) is None else round(one.average, 2) for m in lines]
+            for kind in KINDS
+        },
         "consensus": history([m.consensus.per_device for m in lines], 4),
-        "local": history([m.local.per_device for m in lines], 4),
+        # None where local models were not evaluated
+        "local": [None if m.local is None else history([m.local.per_device], 4)[0] for m in lines],
         "share": history([_shares(m.weights) for m in lines], 3),
         # records of older versions do not have them
         "loss": history([m.losses or [] for m in lines], 3) if all(m.losses for m in lines) else None,

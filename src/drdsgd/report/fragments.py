@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from drdsgd.experiments.records import Record
-from drdsgd.report.content import all_of, status
+from drdsgd.report.content import all_of, rhos, status
 from drdsgd.report.groups import Groups
 from drdsgd.report.headline import caveats, headline
 from drdsgd.report.palette import COLOURS, DASHES
@@ -347,7 +347,9 @@ def _agreement(groups: Groups, rows: Sequence[Row]) -> str:
 
 
 def _rho(group: Sequence[Record]) -> str:
-    values = Estimate.over([record.network.rho for record in group])
+    values = Estimate.over(rhos(group))
+    if not values.n:
+        return "—"
     return f"{values.mean:.3f}" + ("" if math.isnan(values.error) else f" ± {values.error:.3f}")
 
 

@@ -88,10 +88,11 @@
   const shown = () => groups.map((group, i) => [i, group]).filter(([i]) => state.visible.has(i));
   const run = () => runs[state.run];
   const runName = r => groups.length > 1 ? `${groups[r.group].label}, seed ${r.seed}` : `seed ${r.seed}`;
-  // the last evaluation that a run has up to the chosen round
+  // the last evaluation that a run has up to the chosen round; local models may be evaluated less often
   function frame(r) {
     let f = 0;
     while (f + 1 < r.rounds.length && r.rounds[f + 1] <= state.round) f++;
+    while (f > 0 && r[state.kind][f] === null) f--;
     return f;
   }
   const place = (r, device) => r.devices.indexOf(device);
@@ -239,7 +240,7 @@
   /** The curve of a followed device in each run that has it, under the method's colour. */
   const followedLines = value => state.device === null ? [] : mates().filter(r => value(r)).map(r => {
     const k = place(r, state.device);
-    return {label: `device ${state.device}, ${runName(r)}`, x: r[state.x], y: value(r).map(row => row[k]), error: null,
+    return {label: `device ${state.device}, ${runName(r)}`, x: r[state.x], y: value(r).map(row => row && row[k]), error: null,
       colour: colour(r.group), kind: 'followed', group: r.group};
   });
   const cursor = () => {
@@ -288,7 +289,7 @@
   const listed = (parts, most = 6) => parts.length > most ? `${parts.slice(0, most).join('; ')}; and ${parts.length - most} more` : parts.join('; ');
   function followedSays(measure) {
     if (state.device === null || measure === 'stdev') return '';
-    const ends = mates().map(r => `${fixed(r[state.kind].at(-1)[place(r, state.device)])} % (${runName(r)})`);
+    const ends = mates().map(r => `${fixed(r[state.kind].findLast(row => row)[place(r, state.device)])} % (${runName(r)})`);
     return ends.length ? ` Dotted: device ${state.device}, which ends at ${listed(ends)}.` : '';
   }
 
@@ -309,7 +310,7 @@
     const name = `${pairs[state.run]} ${state.kind}`;
     if (!scales.has(name)) {
       const [low, high] = extent(runs.filter((_, i) => pairs[i] === pairs[state.run])
-        .flatMap(r => r[state.kind].slice(Math.floor(r.rounds.length * 2 / 3)).flat()));
+        .flatMap(r => r[state.kind].filter(row => row).slice(Math.floor(r.rounds.length * -1 / 3)).flat()));
       const ends = [Math.floor(low / 5) * 5, Math.ceil(high / 5) * 5];
       scales.set(name, ends[0] < ends[1] ? ends : [ends[0] - 5, ends[1] + 5]);
     }
@@ -325,9 +326,9 @@
   /** A device's data, line by line. */
   function facts(r, k, f) {
     return [
-      `accuracy ${fixed(r.consensus[f][k])} % consensus, ${fixed(r.local[f][k])} % local`,
+      `accuracy ${fixed(r.consensus[f][k])} % consensus, ${r.local[f] ? `${fixed(r.local[f][k])} %` : '—'} local`,
       `${plural(r.samples[k], 'training sample')}, labels ${labelsHeld(r, k)}`,
-      plural(r.degree[k], 'neighbour'),
+      ...(r.rho === null ? [] : [plural(r.degree[k], 'neighbour')]),
       r.loss ? `training loss of its own model ${short(r.loss[f][k])}` : 'loss not recorded',
       `weight: ${countsAs(r.share[f][k])}`,
     ];
@@ -425,7 +426,7 @@
     },
     says() {
       const r = run(), f = frame(r), values = r[state.kind][f], worst = worstOf(r, f);
-      return `${runName(r)}, after round ${r.rounds[f]}: ${plural(r.size, 'device')}, ${plural(r.all_links, 'link')}, rho = ${fixed(r.rho, 3)}. `
+      return `${runName(r)}, after round ${r.rounds[f]}: ${plural(r.size, 'device')}, ${r.rho === null ? 'with a server' : `${plural(r.all_links, 'link')}, rho = ${fixed(r.rho, 3)}`}. `
         + `Device ${called(r, r.devices[worst])}${equallyBadlyOff(r, f) > 1 ? ` (and ${plural(equallyBadlyOff(r, f) - 1, 'other')})` : ''} is worst off with ${fixed(values[worst])} %, the best has ${fixed(extent(values)[1])} %, the average is ${fixed(r.average[state.kind][f])} % (${state.kind} model).`
         + (r.status === 'finished' ? '' : ` This run is not finished: ${r.status}.`);
     },
@@ -433,7 +434,7 @@
       const r = run(), f = frame(r);
       return {
         columns: ['device', ...(r.names ? ['name'] : []), 'round', 'accuracy consensus', 'accuracy local', 'loss', 'weight / average', 'samples', 'neighbours', 'labels'],
-        rows: r.devices.map((device, k) => [device, ...(r.names ? [r.names[k]] : []), r.rounds[f], r.consensus[f][k], r.local[f][k], r.loss ? r.loss[f][k] : null, r.share[f][k],
+        rows: r.devices.map((device, k) => [device, ...(r.names ? [r.names[k]] : []), r.rounds[f], r.consensus[f][k], r.local[f] && r.local[f][k], r.loss ? r.loss[f][k] : null, r.share[f][k],
           r.samples[k], r.degree[k], labelsHeld(r, k)]),
       };
     },
@@ -455,7 +456,7 @@
       const verdict = `${its} ${here < anywhere - 2 ? 'hard' : here > anywhere + 2 ? 'easy' : 'neither hard nor easy'} for the model`;
       items.push(['Over all devices the consensus model is right on ', labels.length > 1 ? 'these labels' : 'this label', ' in ', bold(`${fixed(here)} %`), `, on the average label in ${fixed(anywhere)} %: ${verdict}.`]);
     }
-    items.push(['It has ', bold(plural(r.degree[k], 'neighbour')), ` (average ${fixed(r.mean_degree)}).`]);
+    if (r.rho !== null) items.push(['It has ', bold(plural(r.degree[k], 'neighbour')), ` (average ${fixed(r.mean_degree)}).`]);
     const share = r.share[f][k], loss = r.loss ? `The training loss of its own model is ${short(r.loss[f][k])} (average ${short(r.mean_loss[f])}); in ` : 'In ';
     items.push([`${loss}training it `, bold(countsAs(share)), '.']);
     const others = runs.filter((other, i) => i !== state.run && pairs[i] === pairs[state.run] && place(other, device) >= 0 && state.visible.has(other.group));
@@ -634,7 +635,7 @@
     says() {
       return `${listed(shown().map(([, group]) => {
         const {mean} = group.apart, [, top] = extent(mean);
-        return `${group.label}: at most ${short(top)}, at the end ${short(mean.at(-1))}, with rho = ${fixed(group.rho[0], 3)}`;
+        return `${group.label}: at most ${short(top)}, at the end ${short(mean.at(-1))}${group.rho[0] === null ? '' : `, with rho = ${fixed(group.rho[0], 3)}`}`;
       }))}. All devices start with the same model, at distance 0, which is not drawn.`;
     },
     table() {

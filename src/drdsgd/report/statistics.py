@@ -64,9 +64,9 @@ class Estimate:
         """
         if self.n < 2:
             return -math.inf, math.inf
-        from scipy.stats import t  # slow to load
+        from scipy.special import stdtrit  # not scipy.stats, which takes a second to load
 
-        half = float(t.ppf(0.975, self.n - 1)) * self.error
+        half = float(stdtrit(self.n - 1, 0.975)) * self.error
         return self.mean - half, self.mean + half
 
     @property
@@ -205,8 +205,9 @@ def _difference(ends: dict[int, Record], first: dict[int, Record], kind: Kind, m
 
 
 def final(record: Record, kind: Kind, measure: Measure) -> float:
-    """A measure of a run's last evaluation."""
-    return float(getattr(getattr(record.final, kind), measure))
+    """A measure of a run's last evaluation; nan if that was not of this kind of model, as in a run that ended early."""
+    spread = getattr(record.final, kind)
+    return math.nan if spread is None else float(getattr(spread, measure))
 
 
 def signed(estimate: Estimate | None, separator: str = " ± ") -> str:
@@ -234,10 +235,13 @@ class Curve:
 
 
 def curve(group: Sequence[Record], kind: Kind, measure: Measure) -> Curve:
-    """A measure of a group against rounds."""
-    return over_rounds(
-        [{m.round: float(getattr(getattr(m, kind), measure)) for m in record.metrics} for record in group]
-    )
+    """A measure of a group against rounds; local models may be evaluated in fewer of them."""
+
+    def values(record: Record) -> dict[int, float]:
+        spreads = {m.round: getattr(m, kind) for m in record.metrics}
+        return {t: float(getattr(spread, measure)) for t, spread in spreads.items() if spread is not None}
+
+    return over_rounds([values(record) for record in group])
 
 
 def over_rounds(runs: Sequence[Mapping[int, float]]) -> Curve:

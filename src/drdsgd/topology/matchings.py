@@ -8,8 +8,6 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
-from scipy.optimize import linprog, minimize_scalar
 from scipy.sparse import csr_array
 
 from drdsgd.errors import InputError
@@ -53,6 +51,8 @@ def matcha_plan(graph: nx.Graph, budget: float) -> MatchaPlan:
     # E[L_t^2], by L_m^2 = 2 L_m
     square = mean @ mean + 2 * _laplacian(edges, (p * (1 - p))[matching], K)
 
+    from scipy.optimize import minimize_scalar  # slow to load, and only MATCHA needs it
+
     def norm(alpha: float) -> float:
         return norm_without_mean(np.eye(K) - 2 * alpha * mean + alpha**2 * square)
 
@@ -67,6 +67,9 @@ def _activation(edges: NDArray[np.int64], matching: NDArray[np.int64], budget: f
     every v gives an upper bound (a cut), and a finite set of cuts gives a linear program. The eigenvectors at its
     solution are new cuts, until the bound meets the best value found (J. E. Kelley, 1960).
     """
+    from scipy.linalg import eigh  # as above
+    from scipy.optimize import linprog
+
     M = int(matching.max()) + 1
     best, most, cuts = np.full(M, budget), 0.0, np.empty((0, M))
     if budget == 1:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array, sparray
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from drdsgd.errors import whole
 
@@ -66,6 +65,8 @@ def norm_without_mean(square: Any) -> float:
     K = square.shape[0]
     if isinstance(square, np.ndarray):
         return float(np.abs(np.linalg.eigvalsh(square - 1.0 / K)).max())
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # slow to load
+
     square = square.tocsc()
     deflated = LinearOperator((K, K), lambda v: square @ v - v.mean(), dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(K)
@@ -85,7 +86,12 @@ def least_eigenvalue(mixing: Mixing) -> float:
     -0.333333
     """
     W = mixing.at(0)
-    small = np.linalg.eigvalsh(W.toarray())[0] if mixing.K <= 500 else eigsh(W, k=1, which="SA")[0][0]
+    if mixing.K <= 500:
+        small = np.linalg.eigvalsh(W.toarray())[0]
+    else:
+        from scipy.sparse.linalg import eigsh  # slow to load
+
+        small = eigsh(W, k=1, which="SA")[0][0]
     return float(small) ** mixing.repeats if mixing.repeats % 2 else 0.0  # an even power has no negative eigenvalue
 
 

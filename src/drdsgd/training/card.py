@@ -183,6 +183,7 @@ def _results(t: Training, final: Metrics) -> list[str]:
         *(
             f"| {kind} | {shown(a.average)} | {shown(a.worst)} | {shown(a.worst10)} | {shown(a.stdev)} |"
             for kind, a in (("this model", final.consensus), ("each device's own model", final.local))
+            if a is not None
         ),
         "",
         f"The {metric.name} was measured on each device's own held-out samples, after the last round. *Worst 10 %* is "

@@ -23,7 +23,7 @@ from drdsgd.training.progress import Progress
 __all__ = ["Evaluator", "Scores", "distances", "evaluate"]
 
 # Samples per forward pass: enough to keep a core busy, few enough for its cache. Models that run device by device have
-# convolutions, whose outputs are large.
+# convolutions, whose outputs are large; with the CNN 16 to 128 samples were measured to cost the same.
 TOGETHER = {"batched": 1024, "loop": 128}
 # bytes of the models that are compared with the mean in one step
 COMPARED_BYTES = 4 * 2**20
@@ -49,10 +49,13 @@ def distances(theta: Tensor, common: Tensor, each: Each = map) -> Tensor:
 
 
 class Scores(NamedTuple):
-    """The metric of the common and of the local models, [n] each; the common model's sum and samples per class, [C]."""
+    """The metric of the common and of the local models, [n] each; the common model's sum and samples per class, [C].
+
+    `local` is None if only the common model was evaluated.
+    """
 
     common: Tensor
-    local: Tensor
+    local: Tensor | None
     per_class: Tensor
     samples: Tensor
 
@@ -66,17 +69,21 @@ def evaluate(
     execution: Execution,
     each: Each = map,
     metric: Metric | None = None,
+    *,
+    local: bool = True,
 ) -> Scores:
     """The metric of a common model `mean` [d] and of the devices' models theta [n, d] on the devices' test samples.
 
-    `features` are the test samples as model input (`Devices.test_features`).
+    `features` are the test samples as model input (`Devices.test_features`). Without `local`, only the common model is
+    evaluated.
     """
     metric = metric or accuracy()
     test, samples = data.test, TOGETHER[execution]
     sizes, starts = test.sizes.tolist(), test.starts.tolist()
     # for accuracy an answer is a class, and all are compared with y at the end; other metrics are scored at once
     classes = metric == accuracy()
-    common, local = (test.y if classes else theta).new_empty(2, len(test.y))  # answers to every sample
+    # answers to every sample, of the common and of the local models
+    common, own = (test.y if classes else theta).new_empty(2, len(test.y))
 
     def answers(models: Tensor, x: Tensor, here: slice | Tensor) -> Tensor:
         """The answers [n, m] of models [n, d] to their devices' samples x [n, m, ...], which are those at `here`."""
@@ -90,10 +97,10 @@ def evaluate(
         n, first, last = some.stop - some.start, starts[some.start], starts[some.stop - 1] + sizes[some.stop - 1]
         most, least = max(sizes[some]), min(sizes[some])
         # samples in columns; devices without further samples drop out
-        for columns in blocks(most, max(1, samples // n)):
+        for columns in blocks(most if local else 0, max(1, samples // n)):
             if n == 1 or columns.stop - columns.start == least == most:  # they are contiguous
                 here = slice(first + columns.start, starts[some.stop - 1] + columns.stop)
-                local[here] = answers(theta[some], features[here].unflatten(0, (n, -1)), here).flatten()
+                own[here] = answers(theta[some], features[here].unflatten(0, (n, -1)), here).flatten()
                 continue
             column = torch.arange(columns.start, columns.stop, device=theta.device)
             rows = (test.sizes[some] > columns.start).nonzero().flatten()
@@ -101,7 +108,7 @@ def evaluate(
             where = (test.starts[some][rows, None] + column).clamp(max=len(test.y) - 1)  # [r, w]
             x = features.index_select(0, where.flatten()).unflatten(0, where.shape)
             models = theta[some] if len(rows) == n else theta[some][rows]  # a copy only where some have dropped out
-            local[where[there]] = answers(models, x, where)[there].to(local.dtype)
+            own[where[there]] = answers(models, x, where)[there].to(own.dtype)
         for part in blocks(last - first, samples):  # now, while the samples are in the cache
             here = slice(first + part.start, first + part.stop)
             common[here] = answers(mean[None], features[here][None], here)[0]
@@ -110,12 +117,12 @@ def evaluate(
     for _ in each(ask, blocks(data.K, together)):
         pass
     device = torch.repeat_interleave(test.sizes)  # of each sample
-    scores = [100.0 * (all_ == test.y) if classes else all_ for all_ in (common, local)]
+    scores = [100.0 * (all_ == test.y) if classes else all_ for all_ in ((common, own) if local else (common,))]
     means = [torch.bincount(device, one.double(), data.K) / test.sizes for one in scores]
     # without classes both are empty
     y, score = (test.y, scores[0].double()) if data.classes else (device[:0], means[0][:0])
     per_class, there = torch.bincount(y, score, data.classes), torch.bincount(y, minlength=data.classes)
-    return Scores(means[0], means[1], per_class, there)
+    return Scores(means[0], means[1] if local else None, per_class, there)
 
 
 class Evaluator:
@@ -155,18 +162,25 @@ class Evaluator:
         """
         self._refuse(self._not_finite(t, slice(None), loss, **more), now)
 
-    def measure(self, progress: Progress, loss: Tensor, weight: Tensor) -> Progress:
-        """The progress with metrics, given the round's losses [n] and weights [n]."""
+    def measure(self, progress: Progress, loss: Tensor, weight: Tensor, *, local: bool = True) -> Progress:
+        """The progress with metrics, given the round's losses [n] and weights [n]; of local models if `local`."""
         run, site, state = self.run, self.run.site, progress.state
         common = run.algorithm.consensus(state, run.ranks, site.each)
         distance = run.ranks.gather(distances(state.theta, common, site.each))
         if not distance.isfinite().all():
             # times K: a sum of models may overflow although the models do not
             self.check(state.t, loss, model=state.theta * site.hosted.K)
+        # as all methods begin; row by row, because a tensor of answers would need much memory
+        equal = state.t == 0 and all(torch.equal(row, state.theta[0]) for row in state.theta)
         scores = evaluate(
-            site.flat, state.theta, common, run.data, self._features, site.execution, site.each, run.metric
-        )
-        finite = scores.common.isfinite() & scores.local.isfinite()
+            site.flat, state.theta, common, run.data, self._features, site.execution, site.each, run.metric,
+            local=local and not equal,
+        )  # fmt: skip
+        if equal:
+            scores = scores._replace(local=scores.common)
+        finite = scores.common.isfinite()
+        if scores.local is not None:
+            finite &= scores.local.isfinite()
         if some := self._failing(finite):
             self._refuse(None if finite.all() else self._output_not_finite(progress, common, loss, finite))
             raise InputError(
@@ -214,18 +228,15 @@ class Evaluator:
     def _metrics(self, progress: Progress, scores: Scores, distance: Tensor, loss: Tensor, weight: Tensor) -> Metrics:
         """The `Metrics` of all devices, gathered from all processes; `distance` [K] is gathered already."""
         ranks, better = self.run.ranks, self.run.metric.higher_is_better
-        common, local, losses, weights = (
-            ranks.gather(torch.stack([x.double() for x in (scores.common, scores.local, loss, weight)], dim=1))
-            .T.cpu()
-            .unbind()
-        )
+        mine = (scores.common, loss, weight) if scores.local is None else (scores.common, loss, weight, scores.local)
+        common, losses, weights, *local = ranks.gather(torch.stack([x.double() for x in mine], dim=1)).T.cpu().unbind()
         own = [*scores.per_class.tolist(), *scores.samples.tolist(), progress.bytes_sent, progress.exchange_seconds]
         *counts, sent, busy = ranks.total(torch.tensor(own, dtype=torch.float64, device=distance.device)).tolist()
         sums, there = counts[: len(counts) // 2], counts[len(counts) // 2 :]
         metrics = Metrics(
             round=progress.state.t,
             consensus=Spread.over(common.tolist(), better),
-            local=Spread.over(local.tolist(), better),
+            local=Spread.over(local[0].tolist(), better) if local else None,
             per_class=[total / n if n else None for total, n in zip(sums, there, strict=True)],
             consensus_distance=float(distance.mean()),
             train_loss=float(losses.to(loss.dtype).mean()),

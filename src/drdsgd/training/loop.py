@@ -23,7 +23,18 @@ from drdsgd.core.method import Method
 from drdsgd.data.devices import Devices
 from drdsgd.data.pairs import OwnData
 from drdsgd.errors import InputError
-from drdsgd.options import BatchSize, EvalEvery, Execution, Matmul, Precision, Reference, Rounds, Seed, Threads
+from drdsgd.options import (
+    BatchSize,
+    EvalEvery,
+    Execution,
+    LocalEvery,
+    Matmul,
+    Precision,
+    Reference,
+    Rounds,
+    Seed,
+    Threads,
+)
 from drdsgd.topology.mixing import Mixing
 from drdsgd.training.card import Training, describe, save
 from drdsgd.training.evaluation import Evaluator
@@ -73,6 +84,7 @@ def train(
     batch_size: BatchSize = Settings.batch_size,
     seed: Seed = Settings.seed,
     eval_every: EvalEvery = Settings.eval_every,
+    local_every: LocalEvery = Settings.local_every,
     reference: Reference | float = Settings.reference,
     loss: Loss | None = None,
     metric: Metric | None = None,
@@ -90,6 +102,8 @@ def train(
 
     - `reference`: whether devices count by their number of samples, "samples" (p_i = n_i / n, eq. 1), or equally,
       "uniform" (p_i = 1 / K). A process that can't know all devices gives the mean number of samples per device.
+    - `local_every`: local models are evaluated in every n-th evaluation and after the last round; `metrics.local` is
+      None in between (default: every time, or every fifth time if the model has other layers than linear ones).
     - `loss(outputs [B, ...], y [B, ...])`: the mean over a batch (default: cross-entropy for classes, mean squared
       error for floats).
     - `metric`: what evaluations measure (default: accuracy for classes, absolute error for floats).
@@ -109,8 +123,9 @@ def train(
     (20, torch.Size([3, 15]), Linear(in_features=4, out_features=3, bias=True))
     """
     settings = Settings(
-        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, reference=reference, loss=loss,
-        metric=metric, execution=execution, matmul=matmul, precision=precision, threads=threads,
+        rounds=rounds, batch_size=batch_size, seed=seed, eval_every=eval_every, local_every=local_every,
+        reference=reference, loss=loss, metric=metric, execution=execution, matmul=matmul, precision=precision,
+        threads=threads,
     )  # fmt: skip
     run = prepare(model, devices, graph, algorithm, settings)
     metrics = []
@@ -160,7 +175,8 @@ def steps(run: Prepared, start: Progress | None = None, agree_every: int | None 
         due = state.t % eval_every == 0 or state.t == rounds
         agree = due or (agree_every is not None and state.t % agree_every == 0)
         evaluator.check(state.t, info.loss, now=agree, weight=info.weight)
-        return evaluator.measure(progress, info.loss, info.weight) if due else progress
+        local = state.t % (eval_every * run.settings.local_every) == 0 or state.t == rounds
+        return evaluator.measure(progress, info.loss, info.weight, local=local) if due else progress
 
     def all_rounds() -> Iterator[Progress]:
         progress = first

@@ -3,7 +3,8 @@
 A `Metric` gives one number per sample: by default accuracy (in percent) for classes and the absolute error for floats.
 A device's value is the mean over its own test samples. Two kinds of model are evaluated: the **consensus** model, which
 is the mean of all devices' models and the headline, and each device's **local** model after mixing. A local model that
-is evaluated on its own few classes rewards bad consensus, so both are always recorded.
+is evaluated on its own few classes rewards bad consensus, so both are recorded: local models at every n-th
+evaluation (`local_every`) and at the last, the consensus model at every one.
 """
 
 from __future__ import annotations
@@ -157,12 +158,13 @@ class Metrics:
     `train_loss` is their mean. `weights` are the weights of the devices' gradients in that round. `floats_sent` counts
     all numbers sent over all links since the start. `seconds` is the time spent in rounds, without evaluations. If
     several processes share the devices, `bytes_between_ranks` counts what they sent to each other, and
-    `exchange_seconds` is the time that this took, averaged over processes.
+    `exchange_seconds` is the time that this took, averaged over processes. `local` is None if only the consensus model
+    was evaluated.
     """
 
     round: int
     consensus: Spread
-    local: Spread
+    local: Spread | None
     per_class: list[float | None]
     consensus_distance: float
     train_loss: float
@@ -174,9 +176,9 @@ class Metrics:
     exchange_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a record, without those that are None; `Metrics.from_json` reads them."""
+        """Plain values for a record, without optional ones that are None; `Metrics.from_json` reads them."""
         values = asdict(self)
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None or name == "local"}
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Metrics:

@@ -32,6 +32,7 @@ from drdsgd.options import (
     BatchSize,
     EvalEvery,
     Execution,
+    LocalEvery,
     Matmul,
     Precision,
     Reference,
@@ -39,6 +40,7 @@ from drdsgd.options import (
     Rule,
     Seed,
     Threads,
+    local_evaluations,
     paper_batch,
     parameters,
 )
@@ -64,6 +66,7 @@ class Settings:
     batch_size: BatchSize = paper_batch
     seed: Seed = 0
     eval_every: EvalEvery = 10
+    local_every: LocalEvery = local_evaluations
     reference: Reference | float = "samples"
     loss: Loss | None = None
     metric: Metric | None = None
@@ -81,9 +84,9 @@ class Settings:
             elif not isinstance(value, Rule):
                 one.check(name, value)
 
-    def completed(self, K: int) -> Settings:
-        """The settings for K devices, with their rules worked out."""
-        known = {"devices": K, "rounds": self.rounds}
+    def completed(self, K: int, model: str) -> Settings:
+        """The settings for K devices and a kind of model, with their rules worked out."""
+        known = {"devices": K, "rounds": self.rounds, "model": model}
         rules = {name: value for name, value in vars(self).items() if isinstance(value, Rule)}
         return replace(self, **{name: rule.of(known) for name, rule in rules.items()})
 
@@ -149,7 +152,7 @@ def prepare(
         )
     data = devices if isinstance(devices, Devices) else from_pairs(devices)
     mixing = graph if isinstance(graph, Mixing) else metropolis(graph)
-    settings = settings.completed(mixing.K)
+    settings = settings.completed(mixing.K, _kind(model))
     if algorithm.resolve is not None:
         algorithm = algorithm.resolve(Setting(mixing.K, settings.rounds, settings.seed, _kind(model)))
     mixing = algorithm.over(mixing)
@@ -171,7 +174,7 @@ def prepare(
 
 
 def _kind(model: nn.Module) -> str:
-    """`mlp` if all parameters are in linear layers, else `other`; for the default step size."""
+    """`mlp` if all parameters are in linear layers, else `other`; for default values."""
     linear = all(isinstance(layer, nn.Linear) or not [*layer.parameters(recurse=False)] for layer in model.modules())
     return "mlp" if linear else "other"
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from drdsgd.experiments.config import UNTIL_THEN, Experiment
+from drdsgd.experiments.config import BEFORE, Experiment
 from drdsgd_studies.shared.store import Done, RunRecord
 
 __all__ = ["Comparison", "DataName", "Group", "Settings", "base", "cost", "rounded", "waiting"]
@@ -92,10 +92,10 @@ class Group:
         return [done[e] for e in self.experiments if e in done] if self.ready else []
 
 
-# a study's runs are compared with each other, so new ones have the library of the first
+# a study's runs are compared with each other, so new ones are evaluated and computed as the first were (`BEFORE`)
 @functools.cache  # every table and figure asks again, and each experiment is validated when it is made
 def _experiments(seeds: tuple[int, ...], fields: tuple[tuple[str, Any], ...]) -> tuple[Experiment, ...]:
-    return tuple(Experiment(**{**UNTIL_THEN, **dict(fields)}, seed=seed) for seed in seeds)
+    return tuple(Experiment(**{**BEFORE, **dict(fields)}, seed=seed) for seed in seeds)
 
 
 @dataclass(frozen=True, eq=False)

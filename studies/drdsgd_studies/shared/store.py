@@ -49,7 +49,7 @@ class RunRecord:
     message: str
     versions: dict[str, str]
     data_sha256: str
-    rho: float
+    rho: float | None  # None with a server
     rounds: list[int]
     curves: dict[Kind, dict[Measure, list[float]]]
     consensus_distance: list[float]

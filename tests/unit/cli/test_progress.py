@@ -184,7 +184,7 @@ def test_rounds_that_are_left_out_are_no_speed(clock: list[float]) -> None:
     said = out.getvalue().splitlines()
     assert said[0] == "north: round 2 of 1000, 1 rounds/s"
     assert said[1] == (
-        "north: round 812 of 1000, 0:03:08 left, own accuracy 51.0 %, from neighbours 0.1, 1 rounds/s, without south"
+        "north: round 812 of 1000, 0:03:08 left, own accuracy 50.0 %, from neighbours 0.1, 1 rounds/s, without south"
     )
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.machinery
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,7 @@ from numpy.typing import NDArray
 from drdsgd import data
 from drdsgd.data import sources
 from tests.support.datasets import genuine_as
-from tests.support.refusing import says
+from tests.support.refusing import message, says
 
 IMAGES, LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 
@@ -312,11 +316,48 @@ def test_the_numbers_of_samples_are_known_without_loading() -> None:
     assert sources.sizes("my/folder") is None
 
 
-def test_digits_are_all_there_once() -> None:
+def test_digits_are_those_that_scikit_learn_loads() -> None:
     from sklearn.datasets import load_digits
 
-    d, all_of_them = sources.digits(), load_digits()
-    ours = torch.cat([d.x_train, d.x_test]).flatten(1).numpy()
-    labelled = np.column_stack([ours, torch.cat([d.y_train, d.y_test]).numpy()])
-    theirs = np.column_stack([all_of_them.data.astype(np.uint8), all_of_them.target])
-    assert sorted(map(tuple, labelled.tolist())) == sorted(map(tuple, theirs.tolist()))
+    d, theirs, seen = sources.digits(), load_digits(), dict[int, int]()
+    ours = {"train": zip(d.x_train, d.y_train, strict=True), "test": zip(d.x_test, d.y_test, strict=True)}
+    for image, target in zip(theirs.images, theirs.target, strict=True):
+        seen[target] = seen.get(target, 0) + 1
+        x, y = next(ours["train" if seen[target] % 4 else "test"])
+        assert x[0].tolist() == image.tolist() and int(y) == target
+    assert not [*ours["train"], *ours["test"]]
+
+
+def test_reading_digits_does_not_import_scikit_learn() -> None:
+    code = "from drdsgd.data.sources import digits; digits(); import sys; assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "it can't be read (No such file or directory)"),
+        (b"no gzip", "it is corrupt or truncated"),
+        (gzip.compress(b"0,0,5\n1,2\n"), "the number of columns changed"),
+        (gzip.compress(b"1,2\n" * 1797), "it does not hold 1797 images with their labels"),
+        (gzip.compress((b"17," + b"0," * 63 + b"1\n") * 1797), "it does not hold 1797 images with their labels"),
+        (gzip.compress((b"0," * 64 + b"10\n") * 1797), "it does not hold 1797 images with their labels"),
+        (gzip.compress((b"0," * 64 + b"300\n") * 1797), "300"),
+    ],
+)
+def test_a_corrupt_file_of_digits_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, why: str
+) -> None:
+    folder = tmp_path / "datasets" / "data"
+    folder.mkdir(parents=True)
+    if content is not None:
+        (folder / "digits.csv.gz").write_bytes(content)
+    found = importlib.machinery.ModuleSpec("sklearn", None)
+    found.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    message(sources.digits, f"{folder / 'digits.csv.gz'}: ", why, "pip install --force-reinstall scikit-learn")
+
+
+def test_without_scikit_learn_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    message(sources.digits, "scikit-learn, which has the digits, is not installed: pip install scikit-learn")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from drdsgd.cli import progress
 from drdsgd.cli.runs import DEMO
+from drdsgd.data import sources
 from drdsgd.errors import InputError, Interrupted
 from drdsgd.experiments import compare as study
 from drdsgd.experiments import records, workers
@@ -70,6 +73,35 @@ def test_a_seed_gives_every_algorithm_the_same_beginning(tmp_path: Path, options
     (first, _), (second, _) = by_seed.values()
     assert first.network != second.network
     assert evaluations(first.path)[0] != evaluations(second.path)[0]
+
+
+def test_all_runs_of_a_process_load_their_data_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[sources.Dataset] = []
+
+    def load() -> sources.Dataset:
+        loaded.append(sources.digits())
+        return loaded[-1]
+
+    monkeypatch.setitem(sources.SOURCES, "digits", load)
+    options: dict[str, Any] = {"dataset": "digits", "model": "logistic", "rounds": 1}
+    made = compare(plan(**options), tmp_path / "one", threads=1)
+    assert len(made) == 4 and len(loaded) == 1
+    here, there = socket.socketpair()
+    with here, there:
+        for record in made:
+            e = record.experiment
+            about = {"path": str(tmp_path / f"{e.algorithm}-{e.seed}"), "log": list[str]()}
+            here.sendall(json.dumps({**about, "experiment": e.model_dump(exclude_none=True)}).encode() + b"\n")
+        serving = threading.Thread(target=workers.serve, args=(there,))
+        serving.start()
+        said = b""
+        while said.count(b'["over", null]') < 4:
+            said += here.recv(2**16)
+        here.shutdown(socket.SHUT_WR)
+        serving.join()
+    assert len(loaded) == 2
+    for record in made:
+        assert_same_run(record.path, tmp_path / f"{record.experiment.algorithm}-{record.experiment.seed}")
 
 
 def test_batches_are_paired_too(tmp_path: Path) -> None:
@@ -167,11 +199,37 @@ def test_threads_are_shared_by_all_runs(
     assert study.load(tmp_path / "study.toml").options["threads"] == of_a_run
 
 
+def test_all_runs_have_one_schedule_of_local_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Study(("dsgd", "dr-dsgd:local_every=3"), (0,), {**FIELDS, "model": "torch.nn:Linear"})
+    made = {e.algorithm: e.local_every for e in (cell.experiment for cell in own.cells(tmp_path))}
+    assert made == {"dsgd": 5, "dr-dsgd": 3}
+
+    def schedule(study_: Study) -> set[int]:
+        return {record.experiment.local_every for record in study.compare(study_, tmp_path, resume=True)}
+
+    (tmp_path / "net.py").write_text("from torch import nn\ndef net(shape, classes): return nn.Linear(*shape, classes)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    two = Study(("dsgd", "dr-dsgd:local_every=3"), (0,), {**FIELDS, "rounds": 1, "model": "net:net"})
+    assert schedule(two) == {3} and study.load(tmp_path / "study.toml").options["local_every"] == 3
+    assert schedule(two) == {3} and schedule(study.resumed(tmp_path)) == {3}
+
+
+def test_a_comparison_of_an_older_version_goes_on_with_its_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text("from torch import nn\ndef net(shape, classes): return nn.Linear(*shape, classes)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = plan(rounds=1, model="net:net")
+    (tmp_path / "study.toml").write_text(old.to_toml())
+    made = compare(study.resumed(tmp_path), tmp_path, resume=True)
+    assert {record.experiment.local_every for record in made} == {1}
+
+
 @pytest.mark.parametrize(("threads", "runs"), [(1, 1), (3, 1), (5, 2), (100, 4)])
 def test_a_study_goes_on_with_the_threads_that_its_runs_have(
     tmp_path: Path, at_once: list[int], threads: int, runs: int
 ) -> None:
-    stored = plan(matmul="mkl", rounds=1, threads=2).to_toml()
+    stored = plan(matmul="mkl", rounds=1, threads=2, local_every=1).to_toml()
     (tmp_path / "study.toml").write_text(stored)
     assert drdsgd("compare", "--resume", "--threads", str(threads), "--out", tmp_path).status == 0
     assert at_once == [runs] and (tmp_path / "study.toml").read_text() == stored
@@ -332,7 +390,7 @@ def test_the_bar_shows_the_rounds_of_all_runs(tmp_path: Path, monkeypatch: pytes
 def test_a_comparison_is_continued_in_python_with_its_folder_alone(tmp_path: Path) -> None:
     first = compare(plan(seeds=(0,), matmul="mkl"), tmp_path, threads=1)
     stored = study.resumed(tmp_path)
-    assert stored == plan(seeds=(0,), matmul="mkl")
+    assert stored == plan(seeds=(0,), matmul="mkl", local_every=1)
     before = stamps(tmp_path)
     more = compare(study.resumed(tmp_path, ["dr-dsgd:mu=3"], [5]), tmp_path, resume=True, threads=1)
     assert before.items() <= stamps(tmp_path).items()

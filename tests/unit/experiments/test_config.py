@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -21,10 +22,12 @@ from drdsgd import data
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.objectives import LocalDevices, Weights
 from drdsgd.data import sources
+from drdsgd.data.files import from_folder
 from drdsgd.engines.local import LocalEngine
 from drdsgd.errors import InputError
-from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model
-from drdsgd.experiments.config import Experiment, applicable, load
+from drdsgd.experiments import build
+from drdsgd.experiments.build import make_algorithm, make_data, make_graph, make_model, reusing_data
+from drdsgd.experiments.config import Experiment, applicable, load, recorded
 from drdsgd.experiments.fields import FIELDS
 from drdsgd.experiments.registry import GRAPHS, OPTIONS
 from drdsgd.experiments.run import run
@@ -102,6 +105,76 @@ def test_step_and_batch_size_are_the_papers(K: int, T: int) -> None:
     e = Experiment(devices=K, rounds=T)
     assert e.eta == pytest.approx(math.sqrt(K / T))
     assert e.batch_size == round(math.sqrt(K * T))
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Path:
+    """A folder with the data of three devices."""
+    return npz_folder(tmp_path / "sites", 3)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The data sets that were loaded."""
+    found: list[str] = []
+
+    def counting(name: str, load: Any) -> Any:
+        def loading(*positional: Any, **keywords: Any) -> Any:
+            found.append(name)
+            return load(*positional, **keywords)
+
+        return loading
+
+    monkeypatch.setitem(sources.SOURCES, "digits", counting("digits", sources.digits))
+    monkeypatch.setattr(build, "from_folder", counting("folder", from_folder))
+    return found
+
+
+def test_runs_that_follow_each_other_load_their_data_once(loaded: list[str]) -> None:
+    e = Experiment()
+    several = e, e.replace(seed=1), e.replace(scaling="standard"), e.replace(random_labels=2)
+    alone = [make_data(one) for one in several]
+    assert loaded == ["digits"] * 4
+    with reusing_data():
+        with reusing_data():  # a part of it
+            again = [make_data(one) for one in several[:3]]
+        again.append(make_data(several[3]))
+    assert loaded == ["digits"] * 5
+    assert all(map(same, alone, again))
+    make_data(e)
+    assert loaded == ["digits"] * 6
+
+
+def test_of_the_data_of_several_runs_only_the_newest_are_kept(loaded: list[str], sites: Path) -> None:
+    e, own = Experiment(), Experiment(dataset=str(sites))
+    with reusing_data():
+        for one in (e, e, own, own, e):
+            make_data(one)
+        assert loaded == ["digits", "folder", "digits"]
+
+
+def test_files_that_change_are_loaded_again(loaded: list[str], sites: Path) -> None:
+    own = Experiment(dataset=str(sites))
+    with reusing_data():
+        first = make_data(own)
+        np.savez(sites / "0.npz", x=np.zeros((10, 3)), y=np.arange(10) % 4)
+        second = make_data(own)
+    assert loaded == ["folder"] * 2 and not same(first, second)
+
+
+def test_local_models_are_evaluated_always_unless_that_takes_long() -> None:
+    each = {model: Experiment(dataset="cifar10", model=model).local_every for model in ("mlp:8", "logistic", "cnn")}
+    assert each == {"mlp:8": 1, "logistic": 1, "cnn": 5} and Experiment(dataset="cifar10").local_every == 5
+    assert Experiment(model="cnn", local_every=1).local_every == 1
+
+
+def test_a_record_of_before_evaluated_all_models_always(tmp_path: Path) -> None:
+    e = Experiment(dataset="cifar10")
+    old = {name: value for name, value in e.model_dump(exclude_none=True).items() if name != "local_every"}
+    assert recorded(old) == e.replace(local_every=1) and recorded({**old, "local_every": 5}) == e
+    assert recorded({**old, "objective": "nowhere:mine"}).local_every == 1
+    (tmp_path / "record.json").write_text(json.dumps({"name": "one", "config": old}))
+    assert Experiment(**load(tmp_path / "record.json")).local_every == 1
 
 
 def test_checkpoints_have_a_rhythm_of_their_own() -> None:

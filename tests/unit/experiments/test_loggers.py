@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -57,6 +58,12 @@ def test_all_numbers_of_an_evaluation_have_a_name() -> None:
     of_each = [f"{kind}/{name}" for kind in ("consensus", "local") for name in ("average", "worst", "worst10", "stdev")]
     assert {*of_each, "consensus_distance", "train_loss", "floats_sent", "seconds"} == found.keys()
     assert (found["consensus/worst"], found["local/worst"], found["floats_sent"]) == (40.0, 41.0, 100.0)
+
+
+def test_an_evaluation_without_local_models_has_no_numbers_of_them() -> None:
+    both = metrics(10, [40.0, 70.0])
+    found = loggers.scalars(dataclasses.replace(both, local=None))
+    assert found == {name: value for name, value in loggers.scalars(both).items() if not name.startswith("local")}
 
 
 # ----------------------------------------------------------------- a log that fails

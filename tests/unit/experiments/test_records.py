@@ -20,7 +20,7 @@ from drdsgd.experiments.run import run
 from drdsgd.topology.mixing import metropolis_matrix, rho
 from drdsgd.training.metrics import Metrics
 from tests.support.made import study as study  # a fixture
-from tests.support.program import begun, contents, drdsgd, evaluations, refused, small
+from tests.support.program import Crash, begun, contents, crashing_at, drdsgd, evaluations, refused, small
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,35 @@ def test_the_network_is_the_graph_and_what_the_devices_hold(finished: Path) -> N
     assert len(network.positions) == data.K
     for counts, y in zip(network.label_counts, data.train.y.split(data.train.sizes.tolist()), strict=True):
         assert counts == y.bincount(minlength=data.classes).tolist()
+
+
+def test_with_a_server_there_is_no_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layout and rho take seconds for a thousand devices, and nothing depends on them."""
+
+    def unused(*about: Any) -> Any:
+        raise AssertionError("not with a server")
+
+    monkeypatch.setattr("drdsgd.topology.graphs.layout", unused)
+    monkeypatch.setattr("drdsgd.topology.mixing.rho_over_time", unused)
+    record = run(small(algorithm="fedavg"), tmp_path / "run")
+    network = record.network
+    assert network.edges == [] and network.rho is None and records.read(tmp_path / "run") == record
+    assert len({*network.positions}) == len(network.label_counts) == record.experiment.devices
+    assert all(x**2 + y**2 <= 1 for x, y in network.positions)
+    assert drdsgd("report", tmp_path / "run").status == 0
+    assert "none: every device communicates with the server" in (tmp_path / "run" / "model.md").read_text()
+
+
+def test_a_run_with_a_server_of_an_older_version_goes_on(tmp_path: Path) -> None:
+    """It has recorded its graph."""
+    e, whole = small(algorithm="fedavg"), run(small(algorithm="fedavg"), tmp_path / "whole")
+    with pytest.raises(Crash):
+        run(e, tmp_path / "run", watch=crashing_at(3))
+    before = Folder(tmp_path / "run").network
+    before.write_text(json.dumps({**json.loads(before.read_text()), "edges": [[0, 1]], "rho": 0.5}))
+    resumed = run(e, tmp_path / "run", resume=True)
+    assert resumed.status == "finished" and resumed.final.consensus == whole.final.consensus
+    assert resumed.network.rho == 0.5
 
 
 def test_a_run_on_its_way_can_be_read(tmp_path: Path) -> None:

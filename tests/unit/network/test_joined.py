@@ -34,6 +34,7 @@ def test_it_is_the_record_of_a_local_run(played: Path) -> None:
     assert together.network.label_counts == alone.network.label_counts
     assert [m.round for m in together.metrics] == [m.round for m in alone.metrics] == [0, 10, 20]
     for a, b in zip(together.metrics, alone.metrics, strict=True):
+        assert a.local is not None and b.local is not None
         assert a.local.per_device == pytest.approx(b.local.per_device)
         assert a.weights == pytest.approx(b.weights) and a.losses == pytest.approx(b.losses)
         assert a.floats_sent == b.floats_sent and a.consensus == a.local
@@ -60,7 +61,8 @@ def test_one_that_was_away_counts_as_it_was_last_seen(played: Path, tmp_path: Pa
     together = records.read(join(tmp_path / "net"))
     assert [m.round for m in together.metrics] == [0, 10, 20]
     seen = json.loads(first)["local"]["per_device"][0]
-    assert together.metrics[1].local.per_device[2] == seen
+    local = together.metrics[1].local
+    assert local is not None and local.per_device[2] == seen
     metrics.write_text("")
     message(lambda: join(tmp_path / "net"), "has been evaluated yet")
     Folder(metrics.parent).summary.unlink()

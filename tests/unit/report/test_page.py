@@ -20,7 +20,7 @@ from drdsgd.report.groups import groups
 from drdsgd.report.headline import headline
 from drdsgd.report.palette import COLOURS, DASHES
 from drdsgd.report.statistics import KINDS, MEASURES, curve, table
-from tests.support.made import HOSTILE, lively, record
+from tests.support.made import HOSTILE, lively, record, seldom
 from tests.support.made import study as study  # a fixture
 from tests.support.program import drdsgd
 
@@ -279,6 +279,34 @@ def test_thinning_keeps_the_ends() -> None:
     run = content(groups([lively(3, evaluations=1000, every=2)]))["runs"][0]
     assert len(run["rounds"]) == len(run["local"]) == FRAMES
     assert (run["rounds"][0], run["rounds"][-1]) == (0, 1998)
+
+
+def test_local_models_that_were_not_evaluated_are_null() -> None:
+    one = lively(3, evaluations=5)
+    always, drawn = (content(groups([some])) for some in (one, seldom(one, 4)))
+    for kind in ("local", "average"):
+        whole, found = (d["runs"][0][kind] for d in (always, drawn))
+        whole, found = (d if kind == "local" else d["local"] for d in (whole, found))
+        assert found == [whole[0], None, None, None, whole[4]]
+    whole, found = (d["groups"][0]["local"]["worst"]["mean"] for d in (always, drawn))
+    assert found == [whole[0], None, None, None, whole[4]]
+    assert drawn["groups"][0]["consensus"] == always["groups"][0]["consensus"]
+    assert drawn["runs"][0]["consensus"] == always["runs"][0]["consensus"]
+
+
+def test_a_run_that_stops_without_local_models_has_a_mark_for_the_consensus_model_only() -> None:
+    one = dataclasses.replace(seldom(lively(3, evaluations=4), 2), status="diverged")
+    (stop,) = content(groups([one]))["groups"][0]["stops"]
+    assert stop["local"]["worst"] is None and stop["consensus"]["worst"] == pytest.approx(
+        one.final.consensus.worst, 1e-3
+    )
+    json.dumps(content(groups([one])), allow_nan=False)
+
+
+def test_thinning_keeps_evaluations_of_both_kinds_of_model() -> None:
+    run = content(groups([seldom(lively(3, evaluations=1000, every=2), 3)]))["runs"][0]
+    assert len(run["rounds"]) <= FRAMES + 1 and (run["rounds"][0], run["rounds"][-1]) == (0, 1998)
+    assert None not in run["local"]
 
 
 def test_a_name_with_path_tricks_is_only_a_name(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from drdsgd.experiments.records import find_runs
 from drdsgd.report.groups import groups
-from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Measure, curve, table
+from drdsgd.report.statistics import KINDS, MEASURES, Estimate, Kind, Measure, curve, final, table
 from tests.support.made import record
 from tests.support.made import study as study  # a fixture
 
@@ -65,6 +67,13 @@ def test_curves_of_unequal_length() -> None:
 def test_a_curve_has_only_rounds_that_all_who_got_there_have() -> None:
     runs = [record([40, 80], rounds=(0, 2, 3, 6)), record([40, 80], seed=1, rounds=(0, 2, 4, 6))]
     assert curve(runs, "local", "stdev").rounds == [0, 2, 6]
+
+
+def test_without_local_models_a_curve_has_the_rounds_that_have_them() -> None:
+    run = record([40, 80], rounds=(0, 2, 4, 6), status="diverged")
+    seldom = replace(run, metrics=[replace(m, local=m.local if m.round == 2 else None) for m in run.metrics])
+    assert curve([seldom], "local", "worst").rounds == [2] and curve([seldom], "consensus", "worst").rounds[-1] == 6
+    assert math.isnan(final(seldom, "local", "worst")) and final(seldom, "consensus", "worst") == 40
 
 
 def test_there_is_no_minus_zero() -> None:

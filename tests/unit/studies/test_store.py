@@ -19,6 +19,7 @@ from drdsgd.experiments import run as running
 from drdsgd.experiments.config import Experiment, load
 from drdsgd.report.statistics import KINDS, MEASURES
 from drdsgd.versions import versions
+from drdsgd_studies.shared.plan import Group, Settings
 from drdsgd_studies.shared.store import RunRecord, Store, diverged, ends, name_of, read_records, run_record
 from tests.support import made
 from tests.support.program import small
@@ -64,6 +65,14 @@ def test_a_config_of_before_an_option_was_there_has_its_default(folder: Path, tm
     assert old.name != run.name  # its checksum is that of its time
     Store(tmp_path).keep(old)
     assert Store(tmp_path).runs == {E: old}
+
+
+def test_studies_evaluate_all_models_always_as_records_of_before_did(folder: Path, tmp_path: Path) -> None:
+    planned = Group.of(Settings(seeds=(0,)), {"dataset": "cifar10"}).example
+    assert planned.local_every == 1
+    config = planned.model_dump(exclude_none=True)
+    del config["local_every"]
+    assert replace(run_record(records.read(folder)), config=config).experiment == planned
 
 
 @pytest.mark.parametrize(

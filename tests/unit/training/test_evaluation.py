@@ -12,6 +12,7 @@ from torch import nn
 
 from drdsgd import data
 from drdsgd.core.flat import Flat
+from drdsgd.core.gradients import Execution
 from drdsgd.core.parallel import column_sums
 from drdsgd.training.evaluation import distances, evaluate
 from drdsgd.training.metrics import Metric, Spread, absolute_error, accuracy, squared_error
@@ -40,7 +41,9 @@ def test_evaluation_equals_a_plain_loop(sizes: list[int], seed: int) -> None:
         features = devices.test_features(theta.dtype)
         scores = evaluate(flat, theta, theta.mean(dim=0), devices, features, execution)
         assert scores.common.tolist() == pytest.approx([accuracy(theta.mean(dim=0), *part) for part in parts])
-        assert scores.local.tolist() == pytest.approx([accuracy(theta[i], *part) for i, part in enumerate(parts)])
+        assert scores.local is not None and scores.local.tolist() == pytest.approx(
+            [accuracy(theta[i], *part) for i, part in enumerate(parts)]
+        )
         for c in range(3):
             here = y == c
             assert scores.samples[c] == here.sum()
@@ -65,6 +68,7 @@ def test_any_metric_of_any_targets_is_a_mean_over_the_devices_samples(sizes: lis
     for metric, power in ((absolute_error(), 1), (squared_error(), 2)):
         for execution in ("batched", "loop"):
             scores = evaluate(flat, theta, theta.mean(dim=0), devices, x, execution, metric=metric)
+            assert scores.local is not None
             for i, (features, targets) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
                 for row, found in ((theta[i], scores.local), (theta.mean(dim=0), scores.common)):
                     expected = (flat.to_module(row)(features) - targets).abs().pow(power).mean().detach()
@@ -78,7 +82,19 @@ def test_accuracy_of_its_own_score_is_the_same() -> None:
     theta, features = torch.randn(5, flat.d), devices.test_features(torch.float32)
     slow = Metric("the same", accuracy().score, "%")
     a, b = (evaluate(flat, theta, theta[0], devices, features, "batched", metric=m) for m in (None, slow))
-    assert all(torch.equal(one.double(), other.double()) for one, other in zip(a, b, strict=True))
+    for one, other in zip(a, b, strict=True):
+        assert one is not None and other is not None and torch.equal(one.double(), other.double())
+
+
+@pytest.mark.parametrize("execution", ["batched", "loop"])
+def test_without_local_models_the_common_model_has_the_same_scores(execution: Execution) -> None:
+    devices, flat = data.synthetic(5, features=4, classes=3), Flat(nn.Linear(4, 3))
+    theta, features = torch.randn(5, flat.d), devices.test_features(torch.float32)
+    both, common = (
+        evaluate(flat, theta, theta[0], devices, features, execution, local=local) for local in (True, False)
+    )
+    assert both.local is not None and common.local is None
+    assert torch.equal(both.common, common.common) and torch.equal(both.per_class, common.per_class)
 
 
 def test_many_devices_are_evaluated_in_blocks() -> None:
@@ -89,6 +105,7 @@ def test_many_devices_are_evaluated_in_blocks() -> None:
     samples = data.Samples(torch.ones(K, 1), labels, torch.ones(K, dtype=torch.int64))
     devices = data.Devices(samples, samples, 2, torch.tensor(1.0), torch.tensor(0.0))
     scores = evaluate(flat, theta, theta.mean(dim=0), devices, devices.test_features(theta.dtype), "batched")
+    assert scores.local is not None
     local = Spread.over(scores.local.tolist())
     assert local.worst == 0 and local.per_device.index(0.0) == 7 and local.average == pytest.approx(100 * 199 / 200)
 

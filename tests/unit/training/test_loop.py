@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import drdsgd
 from drdsgd import data, models
 from drdsgd.baselines import ServerAlgorithm, fedavg
-from drdsgd.core import objectives, optimizers
+from drdsgd.core import gradients, objectives, optimizers
 from drdsgd.core.algorithms import Algorithm
 from drdsgd.core.engine import Mix, Ranks
 from drdsgd.core.flat import Flat
@@ -33,7 +33,8 @@ from drdsgd.experiments import registry
 from drdsgd.options import all_cores
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import Mixing, metropolis
-from drdsgd.training.metrics import Metric
+from drdsgd.training import evaluation
+from drdsgd.training.metrics import Metric, Metrics
 from drdsgd.training.preparation import Settings
 from tests.laws.objectives import BASE
 from tests.laws.optimizers import OPTIMIZERS, changing, directed
@@ -80,7 +81,7 @@ def test_threads_have_the_default_that_the_signature_shows(monkeypatch: pytest.M
     """As many as torch uses, which a Python program may have set; on the command line all cores."""
     assert repr(inspect.signature(drdsgd.train).parameters["threads"].default) == "torch.get_num_threads()"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert Settings().completed(K).threads == 3 and Settings(threads=2).completed(K).threads == 2
+    assert Settings().completed(K, "mlp").threads == 3 and Settings(threads=2).completed(K).threads == 2
     assert registry.TRAINING["threads"] is all_cores
 
 
@@ -110,7 +111,9 @@ class Alone:
 def test_a_method_of_your_own_needs_only_the_protocol() -> None:
     alone: Method = Alone()
     result = drdsgd.train(**options(algorithm=alone, rounds=30))
-    assert result.final.local.average > result.metrics[0].local.average and result.final.floats_sent == 0
+    first, last = result.metrics[0].local, result.final.local
+    assert first is not None and last is not None and last.average > first.average
+    assert result.final.floats_sent == 0
     assert torch.equal(Flat(result.model).row(), result.theta[2])
     assert result.training.algorithm == "each alone" and result.training.eta == "0.5" and result.training.mixing
     with pytest.raises(Diverged, match=r"each alone\); try to talk"):
@@ -427,11 +430,66 @@ def test_devices_may_be_plain_pairs() -> None:
     assert torch.equal(plain.theta, own.theta) and plain.final.consensus == own.final.consensus
 
 
+class Asked:
+    """Counts the samples that local models and their mean answer, evaluation by evaluation."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.samples = 0
+
+        def predict(flat: Flat, theta: torch.Tensor, x: torch.Tensor, *more: Any) -> torch.Tensor:
+            self.samples += x.shape[0] * x.shape[1]
+            return gradients.predict(flat, theta, x, *more)
+
+        monkeypatch.setattr(evaluation, "predict", predict)
+
+
+def test_local_models_are_evaluated_every_nth_time_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, always = Asked(monkeypatch), drdsgd.train(**options(rounds=14))
+    both = asked.samples
+    seldom = drdsgd.train(**options(rounds=14, local_every=2))
+    assert [m.round for m in seldom.metrics if m.local is not None] == [0, 6, 12, 14]
+    assert [m.round for m in seldom.metrics] == [m.round for m in always.metrics] == [0, 3, 6, 9, 12, 14]
+    for a, b in zip(seldom.metrics, always.metrics, strict=True):
+        assert dataclasses.replace(a, local=b.local, seconds=b.seconds) == b
+        assert a.local in (None, b.local) and b.local is not None
+        assert a.to_json()["local"] == (None if a.local is None else b.to_json()["local"])
+        assert Metrics.from_json(a.to_json()) == a
+    # two passes over all samples, but one in the first evaluation, where all models are equal, and where local is None
+    N = len(DEVICES.test.y)
+    assert both == (1 + 5 * 2) * N and asked.samples - both == (1 + 1 + 2 + 1 + 2 + 2) * N
+
+
+def test_at_first_local_models_are_the_common_one() -> None:
+    first = drdsgd.train(**options(rounds=1, local_every=5)).metrics[0]
+    assert first.local == first.consensus
+
+
+def test_models_that_are_not_equal_at_first_are_all_evaluated() -> None:
+    class Apart(Alone):
+        def start(self, site: Site) -> Play:
+            play = super().start(site)
+            return play._replace(begin=lambda theta: play.begin((1 - torch.arange(K))[:, None] * theta))
+
+    first = drdsgd.train(**options(algorithm=Apart(), rounds=1)).metrics[0]
+    assert first.local is not None and first.local.per_device[2] == first.consensus.per_device[2]
+    assert first.local != first.consensus
+
+
+def test_by_default_models_with_convolutions_evaluate_local_models_less_often() -> None:
+    x, y = torch.randn(12, 1, 8, 8), torch.arange(12) % 3
+    image = [(x, y)] * 3
+    for model, kept in ((models.cnn((1, 8, 8), 3), [0, 5, 6]), (models.mlp((1, 8, 8), 3), [0, 1, 2, 3, 4, 5, 6])):
+        own: dict[str, Any] = {"model": model, "devices": image, "graph": graphs.ring(3)}
+        result = drdsgd.train(**options(**own, rounds=6, eval_every=1))
+        assert [m.round for m in result.metrics if m.local is not None] == kept
+
+
 def test_local_models_are_the_devices() -> None:
     result = drdsgd.train(**options())
     x = DEVICES.test.x.view(K, 9, 6)[3]
     right = (result.local_model(3)(x).argmax(dim=1) == DEVICES.test.y.view(K, 9)[3]).double()
-    assert 100 * float(right.mean()) == pytest.approx(result.final.local.per_device[3])
+    local = result.final.local
+    assert local is not None and 100 * float(right.mean()) == pytest.approx(local.per_device[3])
     assert not result.model.training
     with pytest.raises(InputError, match="device is 5: give a number from 0 to 4"):
         result.local_model(5)
