@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from drdsgd.errors import Died
 from drdsgd_benchmarks import cifar, sides, speed
 from drdsgd_benchmarks import turns as turns_of
-from drdsgd_benchmarks.results import Result, costs, read
+from drdsgd_benchmarks.machine import machine
+from drdsgd_benchmarks.results import Measured, Result, costs, read
 from tests.support.program import drdsgd as program
 from tests.support.program import one_line
 
@@ -325,6 +326,15 @@ def test_results_of_another_machine_are_not_resumed(tmp_path: Path, monkeypatch:
         assert said.startswith(f"--resume: {other} was measured with {name} {value}, this is ")
     out.write_text("{}")
     assert f"{out} is not a file of this benchmark (KeyError 'results')" in one_line(program(*arguments))
+
+
+def test_a_kept_case_gives_the_picture(tmp_path: Path) -> None:
+    seconds = {"K=25": [1e-3], "K=100": [2e-3]}
+    kept = Result("scale", "a device's round, K=100", "K=25", "times the time", None, [2.0], seconds)
+    out, plot = tmp_path / "bench.json", tmp_path / "cost.svg"
+    Measured(machine(), 5, {"scale": 1.0}, [kept]).write(out)
+    assert program("bench", "scale", "--resume", "--out", out, "--plot", plot).status == 0
+    assert plot.stat().st_size > 0
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
