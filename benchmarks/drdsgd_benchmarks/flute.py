@@ -112,17 +112,24 @@ def theirs(other: Other, python: Path, data: Path, rounds: int) -> Once:
     """One run by another tool."""
     program = Path(__file__).parent / "others" / other.program
     begun = time.perf_counter()
-    printed = _run([str(python), str(program), str(data), json.dumps({"rounds": rounds, **SETTING})])
+    printed = _run([str(python), str(program), str(data), json.dumps({"rounds": rounds, **SETTING})], _theirs())
     seconds = time.perf_counter() - begun
     found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return {"rounds": found["rounds"], "command": seconds, "accuracy": found["accuracy"]}
 
 
-def _run(command: Sequence[str]) -> str:
-    """What a command prints, which must succeed; tools do not report to their makers."""
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or command[0] == sys.executable}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**own, **quiet})
+def _theirs() -> dict[str, str]:
+    """The environment of other tools' processes: nothing of ours, no reports to their makers, one thread of torch.
+
+    These products are too small to be shared: more threads only wait, which costs much where the machine is busy.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """What a command prints, which must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise Died(f"a command of the benchmark failed: {' '.join(done.stderr.split())[-1000:]}")
     return done.stdout
@@ -203,7 +210,7 @@ def main(
 
 def _version(other: Other, python: Path) -> str:
     code = f"from importlib.metadata import version; print(version({other.distribution!r}))"
-    return _run([str(python), "-c", code]).strip()
+    return _run([str(python), "-c", code], _theirs()).strip()
 
 
 if __name__ == "__main__":

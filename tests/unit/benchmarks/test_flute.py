@@ -39,10 +39,12 @@ def test_clients_have_the_samples_of_the_benchmark(tmp_path: Path) -> None:
     assert steps == flute.SETTING["local_steps"]  # one local epoch
 
 
-def test_a_tool_answers_with_its_last_line(tmp_path: Path) -> None:
+def test_a_tool_answers_with_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of ours, not of theirs
     program = tmp_path / "fake.py"
     program.write_text(
-        "import json, sys\n"
+        "import json, os, sys\n"
+        "assert 'PYTHONPATH' not in os.environ and os.environ['FLWR_TELEMETRY_ENABLED'] == '0'\n"
         "assert json.loads(sys.argv[2])['clients'] == 10\n"
         "print('log')\n"
         'print(json.dumps({"rounds": 0.5, "accuracy": float(sys.argv[1])}))\n'
