@@ -40,15 +40,12 @@ def blocks(root: Path) -> dict[str, str]:
         for name in ("", "-others", "-time")
     )
     results = [Result.from_json(one) for one in speed["results"]]
-    few = min(len(one.turns) for one in results if one.case == "mlp") < FEW
+    few = next(len(one.turns) for one in results if one.case == "mlp")
     return {
-        "machine": _paragraph(
-            f"Measured on {caption(speed['machine'])}."
-            + (" One turn of each, on a busy machine: these numbers are to be measured again." if few else "")
-        ),
+        "machine": _paragraph(f"Measured on {caption(speed['machine'])}." + _again(few)),
         "table": _table(["what", "against", "median", "low to high", "target", ""], [_bold(r.cells) for r in results]),
         "others": _others(others),
-        "time": "".join(f"- {_shares(what, shares)}\n" for what, shares in time["shares"].items()),
+        "time": "\n" + "".join(f"- {_shares(what, shares)}\n" for what, shares in time["shares"].items()) + "\n",
         "sentence": _sentence(results, others),
     }
 
@@ -71,6 +68,15 @@ def _paragraph(text: str) -> str:
     return f"\n{textwrap.fill(text, 118)}\n\n"
 
 
+def _again(turns: int) -> str:
+    """A mark of numbers that only try whether everything runs.
+
+    >>> _again(5), _again(1)
+    ('', ' Turns of each: 1. These numbers are to be measured again.')
+    """
+    return "" if turns >= FEW else f" Turns of each: {turns}. These numbers are to be measured again."
+
+
 def _bold(cells: Sequence[str]) -> list[str]:
     return ["**not reached**" if cell == "not reached" else cell for cell in cells]
 
@@ -89,7 +95,8 @@ def _others(measured: Mapping[str, Any]) -> str:
         lines.append(line)
     missing = "".join(f"Not measured: {why}.\n\n" for why in measured["missing"].values())
     head = ["tool", "rounds", "drdsgd is", "whole command", "drdsgd is"]
-    return _table(head, lines) + missing
+    on = f"Measured on {caption(measured['machine'])}." + _again(min(map(len, tools.values())))
+    return _table(head, lines) + missing + _paragraph(on).lstrip()
 
 
 def _faster(result: Result) -> str:

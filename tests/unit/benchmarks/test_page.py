@@ -32,6 +32,7 @@ def measured(tmp_path: Path) -> Path:
     ]
     Measured(HERE, 3, {"mlp": 1.0}, lines).write(tmp_path / "docs/performance.json")
     others = {
+        "machine": HERE,
         "versions": {"drdsgd": "0.1.0", "pfl-research": "0.6.0"},
         "missing": {"Flower": "Flower can't be installed: ERROR: none"},
         "tools": {"drdsgd": [{"rounds": 0.5, "command": 3.0}], "pfl-research": [{"rounds": 1.5, "command": 6.0}]},
@@ -56,8 +57,9 @@ def test_blocks_have_the_numbers(measured: Path) -> None:
         in found["others"]
     )
     assert "| drdsgd 0.1.0 | 0.50 s |  | 3.00 s |  |\n" in found["others"]
+    assert "(avx2, avx512f), torch 2.13.0. Turns of each: 1. These numbers are to be measured" in found["others"]
     assert "Not measured: Flower can't be installed: ERROR: none.\n" in found["others"]
-    assert found["time"] == "- a round: `aten::bmm` 60 %, `aten::mm` 20 %, `c` 3 %, `d` 2 %\n"
+    assert found["time"] == "\n- a round: `aten::bmm` 60 %, `aten::mm` 20 %, `c` 3 %, `d` 2 %\n\n"
     sentence = " ".join(found["sentence"].split())
     assert "7.0 times as fast as a loop over 25 PyTorch modules, and takes 1.7 times as long" in sentence
     assert "A device among 10,000 costs 1.1 times as much" in sentence
@@ -69,7 +71,7 @@ def test_few_turns_are_said_to_be_few(measured: Path) -> None:
     values = json.loads(path.read_text())
     values["results"][0]["turns"] = [7.0]
     path.write_text(json.dumps(values))
-    assert "to be measured again" in page.blocks(measured)["machine"]
+    assert "Turns of each: 1." in page.blocks(measured)["machine"]
 
 
 def test_pages_are_written_and_stay_as_they_are(measured: Path) -> None:

@@ -250,7 +250,7 @@ def test_commands_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_succeeds", lambda command: json.dumps({"rounds": 3.0, "evaluations": 1.0}))
     monkeypatch.setattr(speed, "once", once)
     ticks: list[None] = []
-    for name, median, turns in [("demo", 8.0, 2), ("study", 2.0, 2), ("cifar", 25.0, 2), ("ranks", 1.5, 5)]:
+    for name, median, turns in [("demo", 8.0, 2), ("study", 2.0, 2), ("cifar", 25.0, 2), ("ranks", 1.5, 3)]:
         (found,) = speed.CASES[name](2, 5, lambda: ticks.append(None))
         assert (found.median, len(found.turns)) == (median, turns)
     assert len(ticks) == 4 * 5
