@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,8 @@ def _install(command: Sequence[str], other: Other) -> None:
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
-        raise Missing(f"{other.name} can't be installed: {' '.join(errors)[:300]}")
+        why = re.sub(r"\w+://\S+", "…", " ".join(errors))  # where pip looked is of no use elsewhere
+        raise Missing(f"{other.name} can't be installed: {why[:300]}")
 
 
 def ours(data: Path, rounds: int) -> Once:
