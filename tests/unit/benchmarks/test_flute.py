@@ -89,7 +89,7 @@ def test_a_tool_that_cant_be_installed_is_named_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = subprocess.CompletedProcess(
-        [], 1, "", "WARNING: slow\nERROR: No matching distribution found\nHint: none\n"
+        [], 1, "", "WARNING: slow\nERROR: No package at https://there/simple\nHint: none\n"
     )
     monkeypatch.setattr(flute.subprocess, "run", lambda *given, **options: failed)  # type: ignore[attr-defined]
     with pytest.raises(Missing, match=r"^a tool can't be installed: ERROR: No package at …$"):
