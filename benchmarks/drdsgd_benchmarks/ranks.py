@@ -16,23 +16,28 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from drdsgd.errors import Died
 
-def once(ranks: int, arguments: list[str]) -> dict[str, Any]:
-    """The last evaluation of a run on this number of ranks."""
+
+def once(ranks: int | None, arguments: Sequence[str], threads: int = 1) -> dict[str, Any]:
+    """The last evaluation of a run on this number of ranks; with None, of one without torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
-            "-m", "drdsgd", "train", *arguments, "--threads", "1", "--out", str(out),
+            sys.executable, *([] if ranks is None else launcher),
+            "-m", "drdsgd", "train", *arguments, "--threads", str(threads), "--out", str(out),
         ]  # fmt: skip
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
-            raise SystemExit(done.stderr)
+            raise Died(f"a run of the benchmark failed: {' '.join(done.stderr.split())}")
         last: dict[str, Any] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
         return last
 

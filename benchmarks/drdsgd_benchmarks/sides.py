@@ -8,29 +8,34 @@ takes that number of steps and answers with their seconds.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from drdsgd import models
-from drdsgd.core.algorithms import dr_dsgd
+from drdsgd.core.algorithms import choco_sgd, dr_dsgd, dr_gt_adam, dsgd, qg_dsgdm
+from drdsgd.core.method import Method
 from drdsgd.core.parallel import blocks, each_of, one_thread
 from drdsgd.data.devices import Devices, Samples
 from drdsgd.topology import graphs
 from drdsgd.training.loop import trajectory
 from drdsgd_benchmarks.plain import PlainLoop, datasets, shuffling
 
-__all__ = ["SIDES", "main"]
+__all__ = ["SIDES", "has", "main", "onednn_is_exact"]
 
 Step = Callable[[], Any]
 ETA, MU = 0.01, 6.0
-WARM_UP_SECONDS = 1.0
+WARM_UP_SECONDS = 0.5
+# lets torch hand float32 products to oneDNN
+ONEDNN = "bf16"
 
 
 def made_up(K: int, n: int, test: int, shape: tuple[int, ...]) -> Devices:
@@ -56,14 +61,34 @@ def problem(kind: str, K: int, degree: int | None = None, n: int = 200, test: in
     return model, made_up(K, n, K if test is None else test, shape), graph
 
 
-def ours(threads: int, B: int, eval_every: int = 2**31, **of: Any) -> Step:
-    """A round as `drdsgd train` takes it."""
-    model, data, graph = problem(**of)
-    steps = trajectory(
-        model, data, graph, dr_dsgd(ETA, MU), rounds=2**31, batch_size=B, eval_every=eval_every, threads=threads
-    )
-    next(steps)
-    return lambda: next(steps)
+# all with the step size of the plain loop, but for Adam, whose steps are as long as its step size
+ALGORITHMS: dict[str, Callable[[], Method]] = {
+    "dr-dsgd": lambda: dr_dsgd(ETA, MU),
+    "dsgd": lambda: dsgd(ETA),
+    "dr-gt-adam": lambda: dr_gt_adam(ETA / 10),  # messages of 4 bits, as is its default
+    "qg-dsgdm": lambda: qg_dsgdm(ETA, compression="quantize:4"),
+    "choco-sgd": lambda: choco_sgd(ETA, compression="quantize:4"),
+}
+
+
+def ours(
+    threads: int, B: int, algorithm: str = "dr-dsgd", eval_every: int = 2**31, options: Any = None, **of: Any
+) -> Step:
+    """A round as `drdsgd train` takes it; `options` are further ones of `trajectory`."""
+
+    def run(problem: tuple[Any, ...]) -> Step:
+        model, data, graph = problem
+        steps = trajectory(
+            model, data, graph, ALGORITHMS[algorithm](), rounds=2**31, batch_size=B, eval_every=eval_every,
+            threads=threads, **(options or {}),
+        )  # fmt: skip
+        next(steps)
+        return lambda: next(steps)
+
+    run(problem(of["kind"], K=4, degree=2, n=1))()  # loads what a process needs for any run
+    given = problem(**of)
+    before_the_run()
+    return run(given)
 
 
 def plain(threads: int, B: int, channels_last: bool = False, **of: Any) -> Step:
@@ -75,11 +100,14 @@ def plain(threads: int, B: int, channels_last: bool = False, **of: Any) -> Step:
     return PlainLoop(model, graph, loaders, ETA, MU, [1.0] * data.K, memory_format).round
 
 
-def products(threads: int, K: int, B: int, pool: bool) -> Step:
+def products(threads: int, K: int, B: int, pool: bool, library: str) -> Step:
     """The bare matrix products of an MLP's round, on torch's threads, or on ours: forward, backward, mixing.
 
-    Into tensors of their own, and mixing by a dense matrix, as one would write them down.
+    Into tensors of their own, and mixing by a dense matrix, as one would write them down. The library is oneDNN, or
+    what torch takes by default (MKL on x86).
     """
+    if library == "oneDNN":
+        _onednn().fp32_precision = ONEDNN
     widths = [784, 128, 64, 10]
     d = sum(i * o + o for i, o in itertools.pairwise(widths))
     W, theta, mixed = torch.rand(K, K), torch.rand(K, d), torch.empty(K, d)
@@ -109,15 +137,35 @@ def products(threads: int, K: int, B: int, pool: bool) -> Step:
     return one_thread()(step) if pool else step
 
 
-def large_products(threads: int, side: int = 1024) -> Step:
-    """One large product on every core: the arithmetic that the machine can do, 2 side^3 operations each."""
-    tensors = [(torch.rand(side, side), torch.rand(side, side), torch.empty(side, side)) for _ in range(threads)]
-    each = each_of(threads)
-    return one_thread()(lambda: list(each(lambda abc: torch.mm(abc[0], abc[1], out=abc[2]), tensors)))
+def onednn_is_exact() -> bool:
+    """Whether oneDNN multiplies in float32 when torch may hand it products in bfloat16.
+
+    Torch hands float32 products to oneDNN only if it may compute in bfloat16. On processors that have the instructions
+    but no AMX it computes in float32 all the same. Where it does not, it is no library for float32 products.
+    """
+    matmul = _onednn()
+    before = matmul.fp32_precision
+    a, b = torch.rand(64, 784), torch.rand(784, 128)
+    exact = a.double() @ b.double()
+    try:
+        matmul.fp32_precision = ONEDNN
+        error = ((a @ b).double() - exact).abs().max() / exact.abs().max()
+    finally:
+        matmul.fp32_precision = before
+    return float(error) < 1e-5
+
+
+def _onednn() -> Any:
+    return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch has it, its types do not
+
+
+def has(option: str) -> bool:
+    """Whether `trajectory` has this option; rows of options that do not exist yet are left out."""
+    return option in inspect.signature(trajectory).parameters
 
 
 SIDES: dict[str, Callable[..., Step]] = {
-    "ours": ours, "plain": plain, "products": products, "large_products": large_products,
+    "ours": ours, "plain": plain, "products": products,
 }  # fmt: skip
 
 
@@ -136,13 +184,33 @@ def main() -> None:
             begun = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - begun)
-        print(json.dumps({"seconds": seconds, "peak_bytes": _peak_bytes()}), flush=True)
+        print(json.dumps({"seconds": seconds, "own_bytes": _own_bytes()}), flush=True)
 
 
-def _peak_bytes() -> int:
-    """The most memory that this process has had."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+_before: list[int] = []
+
+
+def before_the_run() -> None:
+    """Take what the process has now, libraries and data included, for what it needs without the run."""
+    _before[:] = [_memory("VmRSS")]
+
+
+def _own_bytes() -> int:
+    """The most memory that this process has had, less what it had before the run."""
+    return _memory("VmHWM") - (_before[0] if _before else 0)
+
+
+def _memory(what: str) -> int:
+    """The process's memory now (VmRSS) or at its peak (VmHWM), in bytes; always the peak where Linux does not say.
+
+    `getrusage` is the second choice, because its peak may be that of the process that started this one.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{what}:"))
 
 
 if __name__ == "__main__":

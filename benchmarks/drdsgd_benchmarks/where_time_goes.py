@@ -1,28 +1,35 @@
 """Where the time of a round and of an evaluation goes, on one core: shares of torch's operations, and their speed.
 
-    python -m drdsgd_benchmarks.where_time_goes
+    python -m drdsgd_benchmarks.where_time_goes [--out docs/performance-time.json]
 
 First come the products of the MLP's round (K=25, B=87) next to one large product, in GFLOPS, and mixing of 1,000 models
-with 6 neighbours each, as the engine does it and by a CSR tensor. Then come the operations that take most time in an
-MLP round, an evaluation of 10,000 images and a CNN round, as torch's profiler sees them (profiling takes time, too).
+with 6 neighbours each, as the engine does it and by a CSR tensor. Then come the operations that take most time in
+rounds of an MLP and a CNN and in an evaluation of 10,000 images, as torch's profiler sees them (profiling takes time,
+too).
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch.profiler import ProfilerActivity, profile
 
 from drdsgd.core.flat import aligned
 from drdsgd.core.parallel import one_thread
 from drdsgd.engines.local import LocalEngine
 from drdsgd.engines.products import column_blocks
+from drdsgd.files import write_text
 from drdsgd.topology import graphs
 from drdsgd.topology.mixing import metropolis
+from drdsgd_benchmarks.machine import machine
 from drdsgd_benchmarks.sides import ours
 
 K, B, INSIDE, OUT = 25, 87, 784, 128
@@ -77,8 +84,8 @@ def mixing() -> None:
     print(f"{'mixing 1,000 models by a CSR tensor':34s} {csr / engine:5.1f} times the engine's time")
 
 
-def shares(what: str, step: Callable[[], object], rounds: int) -> None:
-    """The operations that take most of the time."""
+def shares(what: str, step: Callable[[], object], rounds: int) -> dict[str, float]:
+    """The operations that take most of the time, and their shares of it in percent."""
     for _ in range(3):
         step()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
@@ -86,21 +93,32 @@ def shares(what: str, step: Callable[[], object], rounds: int) -> None:
             step()
     operations = sorted(seen.key_averages(), key=lambda one: -one.self_cpu_time_total)
     total = sum(one.self_cpu_time_total for one in operations)
+    found = {one.key: 100 * one.self_cpu_time_total / total for one in operations[:8]}
     print(f"\n{what}")
-    for one in operations[:8]:
-        print(f"  {one.key:38s} {100 * one.self_cpu_time_total / total:5.1f} %")
+    for name, share in found.items():
+        print(f"  {name:38s} {share:5.1f} %")
+    return found
 
 
-def main() -> None:
+def main(out: Annotated[Path | None, typer.Option(help="file for the shares, as JSON")] = None) -> None:
     """Print all of it."""
     with one_thread():
         products()
         mixing()
-        shares("an MLP round", ours(threads=1, kind="mlp", K=K, B=B), rounds=20)
-        evaluating = ours(threads=1, kind="mlp", K=K, B=1, eval_every=1, test=10_000)
-        shares("an evaluation of 10,000 images (with a round of one sample per device)", evaluating, rounds=10)
-        shares("a CNN round", ours(threads=1, kind="cnn", K=10, B=55), rounds=3)
+        evaluating: dict[str, Any] = {"kind": "mlp", "K": K, "B": 1, "eval_every": 1, "test": 10_000}
+        steps = {
+            "an MLP round": (ours(threads=1, kind="mlp", K=K, B=B), 20),
+            "a round of DR-GTAdam with 4 bits": (ours(threads=1, algorithm="dr-gt-adam", kind="mlp", K=K, B=B), 20),
+            "an evaluation of 10,000 images (with a round of one sample per device)": (
+                ours(threads=1, **evaluating),
+                10,
+            ),
+            "a CNN round": (ours(threads=1, kind="cnn", K=10, B=55), 3),
+        }
+        found = {what: shares(what, step, rounds) for what, (step, rounds) in steps.items()}
+    if out is not None:
+        write_text(out, json.dumps({"machine": machine(), "shares": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,6 @@ so; if it is the first, what else the command printed is left out. A block of Py
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shlex
@@ -18,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from drdsgd_benchmarks import cluster, network, ranks, speed
+from drdsgd_benchmarks import cluster, network, page, ranks, speed
+from drdsgd_benchmarks.results import Result
 from tests.support.program import Said, drdsgd
 from tests.support.together import programs
 
@@ -139,17 +139,15 @@ def test_the_readmes_python_example_has_ten_lines() -> None:
     assert len([line for line in example.splitlines() if line.strip()]) == 10
 
 
-def test_the_page_on_speed_says_what_was_measured() -> None:
-    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
-    results = json.loads((ROOT / "docs/performance.json").read_text(encoding="utf-8"))["results"]
-    assert {r["case"] for r in results} == set(speed.CASES)
-    for r in results:
-        spread = f"{r['low']:.2f} to {r['high']:.2f}"
-        assert f"| {r['what']} | {r['against']} | {r['median']:.2f} {r['unit']} | {spread} |" in page
-        assert (
-            speed.Result(**{key: r[key] for key in (field.name for field in dataclasses.fields(speed.Result))}).reached
-            == r["reached"]
-        )
+def test_pages_say_of_speed_what_was_measured() -> None:
+    measured = json.loads((ROOT / "docs/performance.json").read_text(encoding="utf-8"))
+    assert {one["case"] for one in measured["results"]} == set(speed.CASES)
+    for one in measured["results"]:
+        assert Result.from_json(one).reached == one["reached"]
+    today = page.blocks(ROOT)
+    for name in page.PAGES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "<!-- measured: " in text and text == page.filled(text, today)
 
 
 def test_the_page_on_clusters_says_what_was_measured() -> None:

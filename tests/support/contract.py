@@ -54,7 +54,7 @@ COMMANDS = {
     "algorithms": ["name"],
     "report": ["runs", "--out"],
     "node": ["file", "--threads", "--log"],
-    "bench": ["cases", "--repeats", "--out", "--plot"],
+    "bench": ["cases", "--repeats", "--out", "--plot", "--resume"],
     "data": [],
     "data get": ["name", "--data-dir"],
     "network": [],

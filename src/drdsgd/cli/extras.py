@@ -67,11 +67,17 @@ def reproduce(
 def bench(
     cases: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CASE]...", help="mlp, cnn, load, scale, evaluation, study, start; default all"),
+        typer.Argument(
+            metavar="[CASE]...",
+            help="mlp, cnn, methods, scale, load, evaluation, cifar, ranks, study, demo, start; default all",
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="repetitions of every measurement")] = 7,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="repetitions of every measurement")] = 5,
     out: Annotated[Path, typer.Option("--out", help="file for all numbers, as JSON")] = Path("bench.json"),
     plot: Annotated[Path | None, typer.Option("--plot", help="picture of cost against K, from the case scale")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="keep the finished cases in --out, measure the others")
+    ] = False,
 ) -> None:
     """Measure speed on this machine: ratios to a plain loop, to the bare arithmetic, and between sizes."""
-    _registered("bench", "benchmarks")(cases, repeats, out, plot)
+    _registered("bench", "benchmarks")(cases, repeats, out, plot, resume)
