@@ -81,7 +81,7 @@ def test_threads_have_the_default_that_the_signature_shows(monkeypatch: pytest.M
     """As many as torch uses, which a Python program may have set; on the command line all cores."""
     assert repr(inspect.signature(drdsgd.train).parameters["threads"].default) == "torch.get_num_threads()"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert Settings().completed(K, "mlp").threads == 3 and Settings(threads=2).completed(K).threads == 2
+    assert Settings().completed(K, "mlp").threads == 3 and Settings(threads=2).completed(K, "mlp").threads == 2
     assert registry.TRAINING["threads"] is all_cores
 
 
