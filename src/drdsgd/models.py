@@ -9,11 +9,28 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from drdsgd.errors import InputError
 
 __all__ = ["cnn", "logistic", "mlp"]
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """2x2 max-pooling; without gradients it need not note where the largest number is, and takes half of the time.
+
+    >>> with torch.no_grad():
+    ...     MaxPool2d(2)(torch.arange(12.0).view(1, 1, 3, 4))
+    tensor([[[[5., 7.]]]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return super().forward(x)
+        height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
+        rows = torch.maximum(x[..., 0:height:2, :width], x[..., 1:height:2, :width])
+        return torch.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (128, 64)) -> nn.Sequential:
@@ -50,7 +67,7 @@ def cnn(
     layers: list[nn.Module] = []
     for channel in channels:
         # pooling before the ReLU gives the same function with a quarter of the ReLU's work
-        layers += [nn.Conv2d(depth, channel, kernel_size=3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.Conv2d(depth, channel, kernel_size=3, padding=1), MaxPool2d(2), nn.ReLU()]
         depth, height, width = channel, height // 2, width // 2
     if height * width == 0:
         side = 2 ** len(channels)

@@ -25,8 +25,8 @@ from drdsgd.errors import InputError, named
 
 __all__ = [
     "GROUPS", "IN_PYTHON", "LIMIT", "Option", "Parameter", "Rule", "adam_step", "all_cores", "by_compression",
-    "checked", "defaults", "either", "gamma_of", "local_evaluations", "paper_batch", "paper_step", "parameters",
-    "renamed",
+    "checked", "defaults", "either", "evaluations", "gamma_of", "local_evaluations", "paper_batch", "paper_step",
+    "parameters", "renamed",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -149,6 +149,10 @@ adam_step: Any = Rule(
     lambda e: 0.01 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 0.0025,
 )
 # evaluating the CNN's local models and their mean took 60 % of a default run on CIFAR-10
+evaluations: Any = Rule(
+    "10, or 20 if the model is not mlp or logistic",
+    lambda e: 10 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 20,
+)
 local_evaluations: Any = Rule(
     "1, or 5 if the model is not mlp or logistic",
     lambda e: 1 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 5,

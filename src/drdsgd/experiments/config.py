@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # options that are newer than some records, with the values that these were made with
-BEFORE: dict[str, Any] = {"local_every": 1, "matmul": "mkl"}
+BEFORE: dict[str, Any] = {"eval_every": 10, "local_every": 1, "matmul": "mkl"}
 # the end of the name of a file with the records of a study
 PACKED = ".jsonl.xz"
 

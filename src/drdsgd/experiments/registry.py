@@ -24,6 +24,7 @@ from drdsgd.options import (
     all_cores,
     by_compression,
     either,
+    evaluations,
     local_evaluations,
     paper_batch,
     paper_step,
@@ -41,7 +42,16 @@ __all__ = [
 FILE = Path(__file__).with_name("catalogue.json")
 RULES = {
     rule.words: rule
-    for rule in (paper_step, paper_batch, adam_step, local_evaluations, by_compression, all_cores, fastest_matmul)
+    for rule in (
+        paper_step,
+        paper_batch,
+        adam_step,
+        evaluations,
+        local_evaluations,
+        by_compression,
+        all_cores,
+        fastest_matmul,
+    )
 }
 KINDS: dict[str, type[Any]] = {"float": float, "int": int, "str": str, "bool": bool}
 Options = Mapping[str, Any]

@@ -40,6 +40,7 @@ from drdsgd.options import (
     Rule,
     Seed,
     Threads,
+    evaluations,
     local_evaluations,
     paper_batch,
     parameters,
@@ -65,7 +66,7 @@ class Settings:
     rounds: Rounds = 300
     batch_size: BatchSize = paper_batch
     seed: Seed = 0
-    eval_every: EvalEvery = 10
+    eval_every: EvalEvery = evaluations
     local_every: LocalEvery = local_evaluations
     reference: Reference | float = "samples"
     loss: Loss | None = None

@@ -344,6 +344,7 @@ def test_reading_digits_does_not_import_scikit_learn() -> None:
         (gzip.compress((b"0," * 64 + b"10\n") * 1797), "it does not hold 1797 images with their labels"),
         (gzip.compress((b"0," * 64 + b"300\n") * 1797), "300"),
     ],
+    ids=["not there", "no gzip", "columns", "narrow", "17", "label 10", "label 300"],
 )
 def test_a_corrupt_file_of_digits_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, why: str
