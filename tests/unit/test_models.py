@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from drdsgd import models
 from drdsgd.errors import InputError
@@ -25,3 +26,16 @@ def test_what_does_not_fit_is_refused() -> None:
         models.cnn((20,), 10)
     with pytest.raises(InputError, match="at least 1 neuron"):
         models.mlp((4,), 2, [3, 0])
+
+
+@pytest.mark.parametrize("side", [2, 3, 8, 9])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_pooling_is_torchs_with_and_without_gradients(side: int, memory_format: torch.memory_format) -> None:
+    x = torch.randn(4, 3, side, side + 1).contiguous(memory_format=memory_format)
+    x[0, 0, 0, 0] = float("nan")
+    expected = nn.MaxPool2d(2)(x)
+    with torch.no_grad():
+        found = models.MaxPool2d(2)(x)
+    for one in (found, models.MaxPool2d(2)(x)):
+        assert torch.equal(one.nan_to_num(9), expected.nan_to_num(9))
+    assert found.is_contiguous(memory_format=memory_format)
