@@ -26,7 +26,7 @@ from drdsgd.core.method import Method
 from drdsgd.core.parallel import blocks, each_of, one_thread
 from drdsgd.data.devices import Devices, Samples
 from drdsgd.topology import graphs
-from drdsgd.training.loop import trajectory
+from drdsgd.training.loop import train, trajectory
 from drdsgd_benchmarks.plain import PlainLoop, datasets, shuffling
 
 __all__ = ["SIDES", "has", "main", "onednn_is_exact"]
@@ -160,8 +160,8 @@ def _onednn() -> Any:
 
 
 def has(option: str) -> bool:
-    """Whether `trajectory` has this option; rows of options that do not exist yet are left out."""
-    return option in inspect.signature(trajectory).parameters
+    """Whether `train` has this option; rows of options that do not exist yet are left out."""
+    return option in inspect.signature(train).parameters
 
 
 SIDES: dict[str, Callable[..., Step]] = {

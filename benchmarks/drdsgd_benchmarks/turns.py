@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from drdsgd.environment import for_torch
 from drdsgd.errors import Died
 
 __all__ = ["Side", "Spec", "Tick", "Turns", "each_count", "in_turns", "ratios", "started"]
@@ -28,11 +29,10 @@ class Side:
     """A process that takes steps when asked."""
 
     def __init__(self, name: str, settings: Mapping[str, Any], spinning: bool) -> None:
-        environment = dict(os.environ)
-        # the package's own threads sleep while they wait, as under `drdsgd train`; a plain loop has torch's default
-        environment.pop("OMP_WAIT_POLICY", None)
+        # ours has the variables of `drdsgd train`; a plain loop has torch's default
+        environment = {name: value for name, value in os.environ.items() if name not in for_torch()}
         if not spinning:
-            environment["OMP_WAIT_POLICY"] = "PASSIVE"
+            environment |= for_torch()
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[variable] = str(settings["threads"])
         self._process = subprocess.Popen(

@@ -13,6 +13,7 @@ from drdsgd import __version__
 from drdsgd.cli import data, explore, extras, network, runs
 from drdsgd.cli.options import declare
 from drdsgd.cli.runs import WORLD
+from drdsgd.environment import for_torch
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, out_of_memory
 
 __all__ = ["app", "main"]
@@ -51,9 +52,8 @@ def program(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program `drdsgd`."""
-    # before torch is loaded: waiting threads sleep instead of spinning, which would make a round many times slower
-    # beside a second process
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in for_torch().items():  # before torch is loaded
+        os.environ.setdefault(name, value)
     status = _status(arguments)
     if WORLD:
         WORLD.pop().leave()

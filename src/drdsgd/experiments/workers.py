@@ -33,6 +33,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from drdsgd.environment import for_torch
 from drdsgd.errors import Died, Diverged, InputError, Interrupted, named, out_of_memory
 from drdsgd.experiments import loggers
 from drdsgd.experiments.build import reusing_data
@@ -258,7 +259,7 @@ def _start(number: int, threads: int) -> subprocess.Popen[bytes]:
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
             "OPENBLAS_NUM_THREADS": str(threads),
-            "OMP_WAIT_POLICY": "PASSIVE",  # see cli.main
+            **for_torch(),
             "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path),
         },
     )

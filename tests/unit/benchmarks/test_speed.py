@@ -101,7 +101,7 @@ def test_onednn_is_a_library_for_float32_only_if_it_computes_so(monkeypatch: pyt
     assert not sides.onednn_is_exact()
 
 
-def test_an_option_is_there_if_trajectory_has_it() -> None:
+def test_an_option_is_there_if_train_has_it() -> None:
     assert sides.has("batch_size") and not sides.has("no_such_option")
 
 
