@@ -295,7 +295,7 @@ def ranks(cores: int, repeats: int, tick: Tick) -> list[Result]:
 
 
 def study(cores: int, repeats: int, tick: Tick) -> list[Result]:
-    """A comparison of eight runs of 1,000 rounds, on one core and on all cores, start and report included."""
+    """A comparison of eight runs of 2,000 rounds, on one core and on all cores, start and report included."""
     seconds: dict[str, list[float]] = {"1 thread": [], f"{cores} threads": []}
     for turn in range(repeats):
         for name, threads in zip(seconds, (1, cores), strict=True):
@@ -304,7 +304,7 @@ def study(cores: int, repeats: int, tick: Tick) -> list[Result]:
             with tempfile.TemporaryDirectory() as folder:
                 command = [
                     sys.executable, "-P", "-m", "drdsgd", "compare", "--dataset", "digits", "--devices", "25",
-                    "--seeds", "4", "--rounds", "1000", "--batch-size", "87", "--eval-every", "50",
+                    "--seeds", "4", "--rounds", "2000", "--batch-size", "87", "--eval-every", "50",
                     "--threads", str(threads), "--out", f"{folder}/out",
                 ]  # fmt: skip
                 seconds[name].append(_timed(command))

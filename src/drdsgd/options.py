@@ -150,8 +150,8 @@ adam_step: Any = Rule(
 )
 # evaluating the CNN's local models and their mean took 60 % of a default run on CIFAR-10
 evaluations: Any = Rule(
-    "10, or 20 if the model is not mlp or logistic",
-    lambda e: 10 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 20,
+    "10, or 25 if the model is not mlp or logistic",
+    lambda e: 10 if str(e["model"]).partition(":")[0] in ("mlp", "logistic") else 25,
 )
 local_evaluations: Any = Rule(
     "1, or 5 if the model is not mlp or logistic",

@@ -57,6 +57,8 @@ __all__ = ["Prepared", "Settings", "prepare"]
 torch_threads: Any = Rule("torch.get_num_threads()", lambda e: torch.get_num_threads())
 # models and batches of the devices that are processed together: a thread's part of a last-level cache
 BLOCK_BYTES = 16 * 2**20
+# Models and batches for which a second thread is worth waking: with less, both wait for Python's lock most of the time.
+LEAST_BYTES = 2**19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,11 +197,13 @@ def _site(flat: Flat, data: Devices, mixing: Mixing, ranks: Ranks, metric: Metri
     execution = gradients.choose_execution(flat, loss, x, y) if settings.execution == "auto" else settings.execution
     if execution == "loop":
         flat = Flat(flat.module, gradients.choose_memory_format(flat, x.flatten(0, 1)), settings.precision)
-    most = 1 if execution == "loop" else BLOCK_BYTES // (x.element_size() * (flat.d + x[0].numel()))
+    size = x.element_size() * (flat.d + x[0].numel())  # of a device's model and batch
+    most = 1 if execution == "loop" else max(1, BLOCK_BYTES // size)
 
     def parts_of(n: int) -> list[slice]:
-        in_turn = -(-n // (workers * max(most, 1)))  # blocks per thread: equally many, so that none waits
-        return blocks(n, -(-n // (workers * in_turn)))
+        at_once = workers if execution == "loop" else max(1, min(workers, n * size // LEAST_BYTES))
+        in_turn = -(-n // (at_once * most))  # blocks per thread: equally many, so that none waits
+        return blocks(n, -(-n // (at_once * in_turn)))
 
     hosted = LocalDevices(_share(data, ranks, settings.reference).to(flat.dtype), engine.rows, mixing.K)
     forward = gradients.make_forward(flat, loss, execution)

@@ -55,7 +55,7 @@ def test_the_help_says_the_true_default(name: str) -> None:
     special: dict[str, Any] = {
         "none": None, "all cores": default, "sqrt(K T)": 55, "sqrt(K / T)": (10 / 300) ** 0.5, "all": None,
         "onednn on AMD with AVX-512, else mkl": fastest_matmul.of({}), "metropolis": None,
-        "10, or 20 if the model is not mlp or logistic": 10,
+        "10, or 25 if the model is not mlp or logistic": 10,
         "0.8, less for 2 bits, top and random": 0.8, "1, or 5 if the model is not mlp or logistic": 1,
     }  # fmt: skip
     if name in ("local_steps", "gossip_steps", "mu_schedule"):
