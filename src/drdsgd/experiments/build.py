@@ -21,6 +21,7 @@ from drdsgd.data.devices import Devices
 from drdsgd.data.files import from_folder
 from drdsgd.data.partition import PARTITIONS
 from drdsgd.errors import InputError, named, unknown
+from drdsgd.experiments import registry
 from drdsgd.experiments.config import Experiment, check_dataset, folder_of
 from drdsgd.options import parameters
 from drdsgd.random import one_generator
@@ -48,6 +49,8 @@ def make_graph(e: Experiment) -> nx.Graph:
     """The experiment's graph: of a kind, drawn from the seed if it is random, or from a file."""
     _check_devices(e)  # first: a graph of a million devices takes minutes
     if e.graph in GRAPHS:
+        if e.algorithm in registry.SERVERS:  # only its size matters: a random graph of many devices takes long
+            return nx.path_graph(e.devices)
         return GRAPHS[e.graph](e.devices, **options_of(e, GRAPHS[e.graph]))
     if not Path(e.graph).exists():
         raise InputError(f"{named('graph', e.graph)}: no such file, and {unknown(e.graph, tuple(GRAPHS))}")
