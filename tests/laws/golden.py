@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from drdsgd.engines.local import SingleProcess
-from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_graph, make_mixing, make_model
+from drdsgd.experiments.build import gossip_of, make_algorithm, make_data, make_mixing, make_model, options_of
 from drdsgd.experiments.config import Experiment
 from drdsgd.experiments.records import numerics_of
+from drdsgd.topology.graphs import GRAPHS
 from drdsgd.topology.spectrum import rho_over_time
 from drdsgd.training.loop import trajectory
 
@@ -79,7 +80,8 @@ def experiment(name: str) -> Experiment:
 def results(name: str) -> dict[str, float]:
     """The final numbers of a golden run."""
     e = experiment(name)
-    data, graph = make_data(e), make_graph(e)
+    # drawn also where there is a server, which has no use for it
+    data, graph = make_data(e), GRAPHS[e.graph](e.devices, **options_of(e, GRAPHS[e.graph]))
     *_, last = trajectory(
         make_model(e, data), data, make_mixing(e, graph), make_algorithm(e),
         rounds=e.rounds, batch_size=e.batch_size, seed=e.seed, eval_every=e.eval_every, reference=e.reference,
