@@ -14,6 +14,7 @@ import typer
 
 import drdsgd as library
 from drdsgd.cli import app
+from drdsgd.cli.options import declare
 from drdsgd.errors import InputError
 from drdsgd.experiments import records, registry
 from drdsgd.experiments.build import make_data, make_graph, make_model
@@ -412,6 +413,7 @@ def test_names_of_commands_options_are_those_of_the_commands() -> None:
         words = [word for one in command.params for word in (one.name or "", *one.opts, *one.secondary_opts)]
         return {word.lstrip("-").replace("-", "_") for word in words} if "--graph" in words else set()
 
+    declare([])  # forget the options of functions that other tests in this process named
     assert names(typer.main.get_command(app)) | {"help"} == {*registry.OPTIONS, *registry.OF_COMMANDS}
 
 
