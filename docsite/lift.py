@@ -91,7 +91,7 @@ def caption(numbers: dict[str, Any]) -> str:
         f"{max(late):.0f} % in the last 100 rounds. With another library for the same products, a run with such "
         f"long steps ends elsewhere. DR-GTAdam (`dr-gt-adam`, with steps that fall to zero) sends "
         f"{sent[dsgd] / sent[ours]:.1f} times less. {part} of the lift in this run is optimisation: such steps "
-        f"alone bring the worst device of DSGD to {steps:.1f} %, and DR-GTAdam in which all devices count alike brings "
+        f"alone bring the worst device of DSGD to {steps:.1f} %, and DR-GTAdam with uniform weights brings "
         f"it to {alike:.1f} %, against {min(accuracy[ours][-1]):.1f} % with the robust weights."
     )
 

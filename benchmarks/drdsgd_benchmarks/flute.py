@@ -201,7 +201,7 @@ def main(
                 print(why, file=sys.stderr)
                 continue
             versions[other.name] = _version(other, python)
-            sides[other.name] = lambda other=other, python=python: theirs(other, python, data, rounds)  # type: ignore[misc]
+            sides[other.name] = lambda other=other, python=python: theirs(other, python, data, rounds)  # type: ignore[misc]  # a lambda with defaults
         found = in_turns(sides, repeats)
     write(out, found, versions, missing)
     print(caption(machine()))

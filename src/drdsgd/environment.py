@@ -15,7 +15,7 @@ def for_torch() -> dict[str, str]:
 
     - Waiting threads sleep. If they spun, a round would be many times slower beside a second process.
     - Large tensors are in pages of 2 MB where Linux gives them to those who ask ("madvise"). A column of theta touches
-      a page of every device; with small pages, looking up their addresses was measured to take a fifth of a round.
+      a page of every device, and with small pages it takes long to look up their addresses.
 
     >>> for_torch()["OMP_WAIT_POLICY"]
     'PASSIVE'

@@ -18,7 +18,7 @@ __all__ = ["cnn", "logistic", "mlp"]
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """2x2 max-pooling; without gradients it need not note where the largest number is, and takes half of the time.
+    """2x2 max-pooling; without gradients it need not note where the largest number is, and is faster.
 
     >>> with torch.no_grad():
     ...     MaxPool2d(2)(torch.arange(12.0).view(1, 1, 3, 4))

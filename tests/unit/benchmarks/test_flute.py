@@ -91,7 +91,7 @@ def test_a_tool_that_cant_be_installed_is_named_and_left_out(
     failed = subprocess.CompletedProcess(
         [], 1, "", "WARNING: slow\nERROR: No package at https://there/simple\nHint: none\n"
     )
-    monkeypatch.setattr(flute.subprocess, "run", lambda *given, **options: failed)  # type: ignore[attr-defined]
+    monkeypatch.setattr(flute.subprocess, "run", lambda *given, **options: failed)  # type: ignore[attr-defined]  # a module of a module
     with pytest.raises(Missing, match=r"^a tool can't be installed: ERROR: No package at …$"):
         flute.environment(FAKE, tmp_path)
     assert not (tmp_path / "no-such-package" / "installed").exists()  # the next time tries again
@@ -113,7 +113,7 @@ def test_an_environment_is_made_once_with_the_same_torch(tmp_path: Path, monkeyp
         commands.append(command)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(flute.subprocess, "run", run)  # type: ignore[attr-defined]
+    monkeypatch.setattr(flute.subprocess, "run", run)  # type: ignore[attr-defined]  # a module of a module
     first = flute.environment(FAKE, tmp_path)
     assert [command[1:3] for command in commands] == [["-m", "venv"], ["-m", "pip"]]
     constraints = Path(commands[1][commands[1].index("-c") + 1])

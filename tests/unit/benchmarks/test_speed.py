@@ -77,19 +77,19 @@ def test_the_bare_products_are_those_of_a_round() -> None:
     K, B, d = 8, 6, 109_386
     layers = [784 * 128, 128 * 64, 64 * 10]
     for library in ["MKL", "oneDNN"]:
-        before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+        before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]  # torch has it, its types do not
         try:
             step = sides.products(threads=1, K=K, B=B, pool=True, library=library)
             with FlopCounterMode(display=False) as counter:
                 step()
         finally:
-            torch.backends.mkldnn.matmul.fp32_precision = before  # type: ignore[attr-defined]
+            torch.backends.mkldnn.matmul.fp32_precision = before  # type: ignore[attr-defined]  # torch has it, its types do not
         # forward, gradients of weights, gradients of all inputs but the first layer's, and mixing by a dense matrix
         assert counter.get_total_flops() == 2 * K * B * (3 * sum(layers) - layers[0]) + 2 * K * K * d
 
 
 def test_onednn_is_a_library_for_float32_only_if_it_computes_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch has it, its types do not
     before = matmul.fp32_precision
     sides.onednn_is_exact()
     assert matmul.fp32_precision == before
